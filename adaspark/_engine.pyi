@@ -1,0 +1,263 @@
+"""The engine: GGUF target, DSpark drafter, tree verify and decode session on llama.cpp.
+
+Everything here raises subclasses of :class:`AdaSparkError`. Objects are not thread-safe: one thread at a time may use a
+``Target`` and what is built on it; ``Session.cancel`` alone may be called from any thread.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+llama_version: str
+"""Version text of the llama.cpp the engine was built with."""
+
+class AdaSparkError(Exception):
+    """Base of every error of the package. The message names the thing and the remedy."""
+
+class ModelError(AdaSparkError):
+    """A target file that is missing, damaged, of the wrong kind or architecture."""
+
+class DrafterError(ModelError):
+    """A drafter file that lacks a key, disagrees with the target or asks for what the engine cannot run."""
+
+class ContextFullError(AdaSparkError):
+    """A prompt that does not fit the context."""
+
+class OutOfMemoryError(AdaSparkError):
+    """Weights, cache or compute buffers that do not fit the memory."""
+
+class BackendError(AdaSparkError):
+    """llama.cpp or ggml failed in the middle of work; the engine object cannot be used any further."""
+
+class DeviceInfo(TypedDict):
+    name: str
+    description: str
+    type: str  # "cpu" | "gpu" | "igpu" | "accel"
+    memory_free: int  # bytes
+    memory_total: int  # bytes
+
+class BackendInfo(TypedDict):
+    llama_version: str
+    system_info: str  # ggml's own line of CPU features
+    devices: list[DeviceInfo]
+    gpu_offload: bool
+
+def backend_info() -> BackendInfo: ...
+def set_log_callback(callback: Callable[[int, str], None] | None) -> None:
+    """Receive llama.cpp's and ggml's log lines as (level, text); levels are those of ``logging`` (10, 20, 30, 40)."""
+
+class GgufSummary(TypedDict):
+    path: str
+    file_size: int  # bytes
+    architecture: str
+    name: str
+    n_tensors: int
+    metadata: dict[str, str | int | float | bool | list[Any]]  # arrays longer than 64 entries are left out
+    chat_template: str | None
+
+def read_gguf(path: str) -> GgufSummary:
+    """Metadata of a GGUF file, read without loading weights. Raises ModelError (missing, truncated, not GGUF)."""
+
+def quantize(source: str, destination: str, file_type: str, token_embedding_type: str | None, n_threads: int) -> None:
+    """Requantise a GGUF with llama.cpp's quantiser. ``file_type``: "Q4_0", "Q8_0", ...; writes ``destination`` whole or not at all."""
+
+@final
+class TargetOptions:
+    """How to load and run the target. Every field may be set after construction and before ``Target``."""
+
+    def __init__(self) -> None: ...
+    n_ctx: int  # tokens; 0 = the model's training context
+    n_batch: int  # tokens a prefill call takes at most (512)
+    n_threads: int  # 0 = physical cores
+    n_threads_batch: int  # 0 = n_threads
+    n_gpu_layers: int  # layers on the GPU; -1 = all
+    flash_attention: str  # "auto" | "on" | "off"
+    cache_type_k: str  # "f16" | "f32" | "bf16" | "q8_0" | "q4_0" | ...
+    cache_type_v: str
+    use_mmap: bool
+    max_rows: int  # widest verify, rows (1..64)
+
+@final
+class Target:
+    """A GGUF model with its context (KV cache).
+
+    ``progress`` receives the loaded share in [0, 1]; returning False stops the load (ModelError).
+    """
+
+    def __init__(
+        self, path: str, options: TargetOptions, progress: Callable[[float], bool] | None = None
+    ) -> None: ...
+    path: str
+    architecture: str
+    description: str
+    n_ctx: int
+    n_vocab: int
+    n_embd: int
+    n_layer: int
+    n_threads: int
+    max_rows: int
+    supports_tree: bool  # False for recurrent / hybrid targets: chains only
+    supports_chain: bool  # False where even a chain cannot be rolled back: plain decoding only
+    chat_template: str | None
+    bos_token: int  # -1 when the model has none
+    eos_token: int
+    add_bos: bool
+    @property
+    def n_past(self) -> int:
+        """Tokens in the KV cache (the committed length)."""
+    @property
+    def n_kv_cells(self) -> int:
+        """KV cells in use; equals ``n_past`` between rounds."""
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None:
+        """Free the model and its context. Using the object afterwards raises BackendError."""
+    def clear(self) -> None:
+        """Forget every token."""
+    def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        """Token ids of ``text``. ``parse_special``: control tokens written in the text become tokens."""
+    def token_bytes(self, token: int, special: bool = False) -> bytes:
+        """The bytes a token stands for; control tokens give b"" unless ``special``."""
+    def token_text(self, token: int) -> str:
+        """The vocabulary entry itself (for templates: bos_token, eos_token)."""
+    def is_eog(self, token: int) -> bool: ...
+    def prefill(self, tokens: Sequence[int] | NDArray[np.int32], progress: Callable[[int, int], bool] | None = None) -> NDArray[np.float32]:
+        """Append committed tokens; the logits (n_vocab,) after the last one. ContextFullError when they do not fit."""
+    def verify(
+        self,
+        tokens: Sequence[int] | NDArray[np.int32],
+        parents: Sequence[int] | NDArray[np.int32],
+        logits: bool = False,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
+        """One forward over a tree of rows laid out depth-first.
+
+        ``tokens`` (n,), ``parents`` (n,): parents[0] == -1 (the anchor), parents[i] < i. Returns each row's argmax (n,)
+        and, when asked, its logits (n, n_vocab). Must be followed by ``commit``. ValueError on a malformed tree.
+        """
+    def commit(self, path: Sequence[int] | NDArray[np.int32]) -> None:
+        """Keep the rows of ``path`` (row indices from the anchor 0 down one branch), drop the rest."""
+    def rollback(self, n_past: int) -> None:
+        """Drop committed tokens from position ``n_past`` on."""
+
+@final
+class DrafterOptions:
+    def __init__(self) -> None: ...
+    n_ctx: int  # tokens the drafter remembers; 0 = the target's context. A smaller one slides
+    n_threads: int  # 0 = the target's
+    n_gpu_layers: int  # -1 = all
+
+@final
+class Drafter:
+    """A DSpark block drafter bound to its target. Every metadata key it uses is checked before weights load."""
+
+    def __init__(
+        self,
+        path: str,
+        target: Target,
+        options: DrafterOptions,
+        progress: Callable[[float], bool] | None = None,
+    ) -> None: ...
+    path: str
+    block_size: int  # rows of the trained block
+    n_draft: int  # positions a full block proposes (B): block_size, or one less when the anchor slot proposes nothing
+    top_k: int  # candidates a position keeps (K = 8)
+    sample_from_anchor: bool
+    has_confidence: bool
+    target_layers: list[int]  # 0-based target blocks whose input is tapped
+    mask_token: int
+    warnings: list[str]  # e.g. a layout key that was absent and its documented default
+    @property
+    def n_past(self) -> int:
+        """Positions injected so far."""
+    def draft(self, anchor: int, n_draft: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+        """One block after the committed tokens: ids (n, K), Markov-biased values (n, K) descending, confidence (n,).
+
+        Ids below 0 fill the columns a reduced vocabulary cannot. Without a confidence head the confidence is the
+        pick's softmax share over the whole draft vocabulary.
+        """
+
+@final
+class Request:
+    """One request. Defaults: greedy, plain, as many tokens as the context holds."""
+
+    def __init__(self) -> None: ...
+    n_predict: int  # tokens; -1 = until the context ends
+    temperature: float  # 0 = argmax
+    top_k: int  # 0 = off
+    top_p: float  # 1 = off
+    min_p: float  # 0 = off
+    seed: int
+    stop: list[str]
+    ignore_eos: bool
+    arm: str  # "plain" | "chain" | "tree"
+    arm_n: int  # drafts of a chain, rows of a tree (anchor included)
+
+class RoundReport(TypedDict):
+    """One verify round (what a trace would hold)."""
+
+    tokens: list[int]  # tokens this round added to the reply
+    rows: int
+    drafted: int  # candidates verified: rows - 1
+    accepted: int  # drafted tokens accepted
+    draft_us: float
+    verify_us: float
+    commit_us: float
+
+class Statistics(TypedDict):
+    arm: str
+    prompt_tokens: int
+    completion_tokens: int
+    rounds: int  # verify calls; the first token comes from the prefill
+    rows: int  # verified rows, anchors included: rounds + drafted
+    drafted: int
+    accepted: int
+    drafted_by_depth: list[int]  # depth 1 first
+    accepted_by_depth: list[int]
+    width_rounds: dict[int, int]  # verified rows -> rounds
+    prefill_us: float
+    draft_us: float
+    plan_us: float
+    verify_us: float
+    walk_us: float
+    commit_us: float
+    inject_us: float
+    decode_us: float  # from the first token to the last
+
+Proposer = Callable[[NDArray[np.int32]], tuple[Sequence[int], Sequence[int]]]
+
+@final
+class Session:
+    """A decode session: prompt in, tokens out, one round at a time."""
+
+    def __init__(self, target: Target, drafter: Drafter | None = None) -> None: ...
+    def begin(
+        self,
+        prompt: Sequence[int] | NDArray[np.int32],
+        request: Request,
+        progress: Callable[[int, int], bool] | None = None,
+    ) -> None:
+        """Start a request: prefill and the first token. Reuses the KV of the longest common prefix with the last request."""
+    def step(self) -> str:
+        """Run one round (or deliver what is pending); the text it adds: valid UTF-8, stop strings never shown."""
+    def cancel(self) -> None:
+        """Ask the session to stop before its next round (any thread). finish_reason becomes "cancel"."""
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def finish_reason(self) -> str | None:
+        """"stop" (end of generation or stop string) | "length" | "cancel" | None while running."""
+    @property
+    def token_ids(self) -> list[int]:
+        """Ids of the reply so far, without the end-of-generation token."""
+    @property
+    def committed(self) -> int:
+        """Prompt plus reply tokens."""
+    @property
+    def last_round(self) -> RoundReport | None: ...
+    @property
+    def statistics(self) -> Statistics: ...
+    def set_proposer(self, proposer: Proposer | None) -> None:
+        """Test hook: ``proposer(committed ids)`` returns the candidate tokens and parents (-1 = the anchor) of each
+        round's tree in place of the drafter's."""
