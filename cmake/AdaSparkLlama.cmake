@@ -49,7 +49,7 @@ set_target_properties(ggml-cpu PROPERTIES UNITY_BUILD ON)
 if(SKBUILD)
     install(FILES ${ADASPARK_LLAMA_SOURCE_DIR}/LICENSE
         DESTINATION ${SKBUILD_METADATA_DIR}/licenses/llama.cpp COMPONENT adaspark)
-    install(DIRECTORY ${ADASPARK_LLAMA_SOURCE_DIR}/licenses
+    install(DIRECTORY ${ADASPARK_LLAMA_SOURCE_DIR}/licenses/
         DESTINATION ${SKBUILD_METADATA_DIR}/licenses/llama.cpp COMPONENT adaspark)
 endif()
 
