@@ -12,7 +12,7 @@ import click
 
 from adaspark.result import Result
 
-_RESET_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class Output:
@@ -24,19 +24,24 @@ class Output:
         self._emitted = False
         self._handler = logging.StreamHandler(sys.stderr)
         self._handler.setFormatter(_Formatter())
+        self._loggers = {name: logging.getLogger(name) for name in ("adaspark", "adaspark.llama")}
+        self._levels = {name: logger.level for name, logger in self._loggers.items()}
         self._open_line = False  # whether stdout's last line lacks its end
 
     def configure(self, *, no_color: bool, verbose: int) -> None:
         """Apply the flags that every command has."""
         self.color = self.color and not no_color
-        logger = logging.getLogger("adaspark")
-        logger.addHandler(self._handler)
-        logger.setLevel(_RESET_LEVELS[min(verbose, 2)])
+        level = _LEVELS[min(verbose, 2)]
+        self._loggers["adaspark"].addHandler(self._handler)
+        self._loggers["adaspark"].setLevel(level)
         # llama.cpp's own errors come as exceptions with a remedy; its lines help only who asks for them.
-        logging.getLogger("adaspark.llama").setLevel(_RESET_LEVELS[min(verbose, 2)] if verbose else logging.CRITICAL)
+        self._loggers["adaspark.llama"].setLevel(level if verbose else logging.CRITICAL)
 
     def close(self) -> None:
-        logging.getLogger("adaspark").removeHandler(self._handler)
+        """Leave logging as it was."""
+        self._loggers["adaspark"].removeHandler(self._handler)
+        for name, level in self._levels.items():
+            self._loggers[name].setLevel(level)
 
     def write(self, text: str) -> None:
         """A piece of the result; held back in JSON mode, where it is part of the object."""
