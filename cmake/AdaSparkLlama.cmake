@@ -33,11 +33,12 @@ set(LLAMA_BUILD_MTMD ${ADASPARK_LLAMA_TOOLS} CACHE INTERNAL "")
 if(ADASPARK_LLAMA_DIR)
     set(ADASPARK_LLAMA_VERSION "llama.cpp from ADASPARK_LLAMA_DIR")
 else()
-    # Unset, llama.cpp takes these from git, and the git it finds here is AdaSpark's.
     cmake_path(GET ADASPARK_LLAMA_SOURCE_DIR FILENAME llama_folder)
     string(REPLACE "llama.cpp-" "llama-cpp-python " ADASPARK_LLAMA_VERSION ${llama_folder})
+    # Unset, llama.cpp and ggml ask git for these, and the commit git knows here is one of ours.
     set(LLAMA_BUILD_NUMBER 0)
     string(REPLACE " " "-" LLAMA_BUILD_COMMIT ${ADASPARK_LLAMA_VERSION})
+    set(GIT_EXE OFF)
 endif()
 
 add_subdirectory(${ADASPARK_LLAMA_SOURCE_DIR} llama.cpp EXCLUDE_FROM_ALL SYSTEM)
