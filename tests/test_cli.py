@@ -296,6 +296,13 @@ def test_chat_reads_lines_and_remembers(cli: Cli, pair: tuple[str, ...]) -> None
     assert text.out == turns[0]["text"] + "\n" + turns[1]["text"] + "\n"
 
 
+def test_an_error_in_a_chat_comes_with_the_turns_before_it(cli: Cli, pair: tuple[str, ...]) -> None:
+    run = cli("chat", *pair, *N, "-c", "256", "--json", stdin="one\n" + "x" * 600 + "\n")
+    assert (run.code, run.json["error"]["type"]) == (1, "ContextFullError")
+    assert len(run.json["turns"]) == 1
+    assert [message["role"] for message in run.json["messages"]] == ["user", "assistant"]
+
+
 def test_chat_single_turn(cli: Cli, pair: tuple[str, ...], reply: str) -> None:
     run = cli("chat", *pair, *N, "-st", "-p", "hi", stdin="more\n")
     assert (run.code, run.out) == (0, reply + "\n")
@@ -436,6 +443,15 @@ def test_a_reader_that_leaves_is_no_drama(endless: tuple[str, ...]) -> None:
         process.wait(SECONDS)
     assert process.returncode == 1
     assert err == b""
+
+
+def test_streams_are_utf_8_in_any_locale(pair: tuple[str, ...]) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    run = subprocess.run(
+        command("chat", *pair, *N, "--json"), input="é中😀\n".encode(), capture_output=True, check=True, env=environment,
+        timeout=SECONDS,
+    )  # fmt: skip
+    assert json.loads(run.stdout.decode("utf-8"))["messages"][0]["content"] == "é中😀"
 
 
 def test_no_color_and_no_escapes_in_pipes(pair: tuple[str, ...]) -> None:

@@ -21,6 +21,7 @@ class Output:
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self.color = "NO_COLOR" not in os.environ
+        self.partial: dict[str, Any] = {}  # what there is of the result, should an error end the work
         self._emitted = False
         self._handler = logging.StreamHandler(sys.stderr)
         self._handler.setFormatter(_Formatter())
@@ -70,7 +71,7 @@ class Output:
         self.end_line()
         prefix = click.style("error:", fg="red", bold=True) if self.color else "error:"
         click.echo(f"{prefix} {message}", err=True, color=self._stderr_color())
-        self.emit({"error": {"type": kind, "message": message}})
+        self.emit({**self.partial, "error": {"type": kind, "message": message}})
 
     def statistics(self, result: Result) -> None:
         """One line on where the time went; in JSON mode the object has it."""
