@@ -433,6 +433,29 @@ def test_ctrl_c_in_json_is_one_object(endless: tuple[str, ...]) -> None:
     assert data.get("finish_reason") == "cancel" or data["error"]["type"] == "Interrupted"
 
 
+def test_ctrl_c_in_an_interactive_chat_ends_the_reply_only(endless: tuple[str, ...]) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command("chat", *endless[:-1]), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        os.write(ours, b"hi\n")
+        process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        os.write(ours, b"/clear\nho\n")
+        process.stdout.readline()  # the rest of the first reply
+        process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        os.write(ours, b"/exit\n")
+        _, err = process.communicate(timeout=SECONDS)
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 0
+    assert err.count(b"| cancel]") == 2
+
+
 def test_a_reader_that_leaves_is_no_drama(endless: tuple[str, ...]) -> None:
     with subprocess.Popen(command(*endless), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
