@@ -8,6 +8,7 @@ if(ADASPARK_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 function(adaspark_compile target)
+    set_target_properties(${target} PROPERTIES CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
     target_compile_definitions(${target} PRIVATE ADASPARK_VERSION="${PROJECT_VERSION}")
     if(MSVC)
         target_compile_options(${target} PRIVATE /utf-8 /bigobj /W4 $<$<BOOL:${ADASPARK_DEV}>:/WX>)
