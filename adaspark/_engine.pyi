@@ -142,7 +142,10 @@ class Target:
     def prefill(
         self, tokens: Sequence[int] | NDArray[np.int32], progress: Callable[[int, int], bool] | None = None
     ) -> NDArray[np.float32]:
-        """Append committed tokens; the logits (n_vocab,) after the last one. ContextFullError when they do not fit."""
+        """Append committed tokens; the logits (n_vocab,) after the last one. ContextFullError when they do not fit.
+
+        Empty when ``progress`` (tokens done, tokens in all) returned False; what was decoded by then stays committed.
+        """
     def verify(
         self,
         tokens: Sequence[int] | NDArray[np.int32],
