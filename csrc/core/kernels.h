@@ -70,13 +70,13 @@ struct Kernels {
     // In place: x -> ln x for positive normal x. `x` is padded to a multiple of 4.
     void (*log)(double * x, int32_t n) noexcept;
 
-    // price = clamp(weight . phi, low, high) * scale, for the first n widths.
-    void (*price_widths)(WidthLanes & lanes, const double * phi, int32_t n) noexcept;
+    // price = clamp(weight . phi, low, high) * scale * clock, for the first n widths.
+    void (*price_widths)(WidthLanes & lanes, const double * phi, double clock, int32_t n) noexcept;
 
     // One gated FTRL-Proximal step on every lane (acceptance_ftrl in ftrl.h); a zero gradient changes nothing.
     void (*ftrl_step)(FtrlLanes & lanes, const double * gradient) noexcept;
 
-    // path_q[i][lane] = (Q of the pick above) * p, as floats, down the block; `alive` bit l of entry i clears lane l.
+    // path_q[i][lane] = (Q of the pick above) * p, as floats, down the block; bit l of dead[i] clears lane l.
     void (*block_path_q)(const double (*p)[kTopK], const uint8_t * dead, int32_t n, float * path_q) noexcept;
 };
 

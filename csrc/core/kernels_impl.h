@@ -241,14 +241,14 @@ static void log_lanes(double * x, int32_t n) noexcept {
     }
 }
 
-static void price_widths(WidthLanes & lanes, const double * phi, int32_t n) noexcept {
+static void price_widths(WidthLanes & lanes, const double * phi, double clock, int32_t n) noexcept {
     for (int32_t i = 0; i < n; i += 4) {
         V4d law = load(lanes.weight[0] + i); // phi[0] is 1
         for (int32_t j = 1; j < kBasis; ++j) {
             law += phi[j] * load(lanes.weight[j] + i);
         }
         law = vmin(vmax(law, load(lanes.low + i)), load(lanes.high + i));
-        store(lanes.price + i, law * load(lanes.scale + i));
+        store(lanes.price + i, law * load(lanes.scale + i) * clock);
     }
 }
 

@@ -23,27 +23,29 @@ void order_by_path_q(int32_t n, int32_t limit, Order & out) noexcept {
     out.count = kernels().rank_descending(out.path_q, n, std::clamp(limit, 0, n), out.index);
 }
 
-void layout_depth_first(int32_t anchor_token, std::span<const Candidate> candidates, const Order & order, int32_t n,
-                        Tree & out) noexcept {
+namespace {
+
+template <class Token, class Parent>
+void layout(int32_t anchor_token, Token token_of, Parent parent_of, const Order & order, int32_t n,
+            Tree & out) noexcept {
     n = std::min({n, order.count, kMaxRows - 1});
     // Slot r + 1 holds the candidate of rank r; slot 0 is the anchor. Parents have the lower rank, so one sweep from
     // the last rank gives subtree sizes and one from the first gives every node its row.
     uint8_t slot_of[kCandidateSlots];
     uint8_t parent_slot[kMaxRows];
-    int32_t size[kMaxRows];
+    uint8_t size[kMaxRows];
     for (int32_t s = 1; s <= n; ++s) {
         const int32_t index = order.index[s - 1];
-        const int32_t parent = candidates[static_cast<size_t>(index)].parent;
+        const int32_t parent = parent_of(index);
         slot_of[index] = static_cast<uint8_t>(s);
         parent_slot[s] = parent < 0 ? uint8_t{0} : slot_of[parent];
         size[s] = 1;
     }
+    size[0] = 1;
     for (int32_t s = n; s >= 1; --s) {
-        if (parent_slot[s] != 0) {
-            size[parent_slot[s]] += size[s];
-        }
+        size[parent_slot[s]] = static_cast<uint8_t>(size[parent_slot[s]] + size[s]);
     }
-    int32_t next_row[kMaxRows]; // first free row below the node of this slot
+    uint8_t next_row[kMaxRows]; // first free row below the node of this slot
     uint8_t row_of[kMaxRows];
     row_of[0] = 0;
     next_row[0] = 1;
@@ -52,21 +54,39 @@ void layout_depth_first(int32_t anchor_token, std::span<const Candidate> candida
     out.parent[0] = -1;
     out.depth[0] = 0;
     out.candidate[0] = -1;
+    out.rank[0] = -1;
     out.ancestors[0] = 1;
     for (int32_t s = 1; s <= n; ++s) {
         const int32_t above = parent_slot[s];
         const int32_t row = next_row[above];
         const int32_t parent_row = row_of[above];
         const int32_t index = order.index[s - 1];
-        next_row[above] += size[s];
-        next_row[s] = row + 1;
+        next_row[above] = static_cast<uint8_t>(row + size[s]);
+        next_row[s] = static_cast<uint8_t>(row + 1);
         row_of[s] = static_cast<uint8_t>(row);
-        out.token[row] = candidates[static_cast<size_t>(index)].token;
+        out.token[row] = token_of(index);
         out.parent[row] = parent_row;
         out.depth[row] = out.depth[parent_row] + 1;
         out.candidate[row] = index;
+        out.rank[row] = s - 1;
         out.ancestors[row] = out.ancestors[parent_row] | (uint64_t{1} << row);
     }
+}
+
+} // namespace
+
+void layout_depth_first(int32_t anchor_token, std::span<const Candidate> candidates, const Order & order, int32_t n,
+                        Tree & out) noexcept {
+    const Candidate * c = candidates.data();
+    layout(
+        anchor_token, [c](int32_t i) { return c[i].token; }, [c](int32_t i) { return c[i].parent; }, order, n, out);
+}
+
+void layout_depth_first(int32_t anchor_token, const int32_t * token, const int32_t * parent, const Order & order,
+                        int32_t n, Tree & out) noexcept {
+    layout(
+        anchor_token, [token](int32_t i) { return token[i]; }, [parent](int32_t i) { return parent[i]; }, order, n,
+        out);
 }
 
 } // namespace adaspark::core

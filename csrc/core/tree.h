@@ -47,11 +47,16 @@ struct Tree {
     int32_t parent[kMaxRows] = {};     // parent row, -1 for the anchor; parent[i] < i
     int32_t depth[kMaxRows] = {};      // rows below the anchor: 0 for the anchor
     int32_t candidate[kMaxRows] = {};  // candidate index, -1 for the anchor
+    int32_t rank[kMaxRows] = {};       // place in the best-first order, from 0; -1 for the anchor
     uint64_t ancestors[kMaxRows] = {}; // bit r: row r is this row or above it
 };
 
 // Lay out the first `n` candidates of `order` depth-first, children by their place in the order. No allocation.
 void layout_depth_first(int32_t anchor_token, std::span<const Candidate> candidates, const Order & order, int32_t n,
                         Tree & out) noexcept;
+
+// The same, for candidates kept as arrays: token and parent by candidate index.
+void layout_depth_first(int32_t anchor_token, const int32_t * token, const int32_t * parent, const Order & order,
+                        int32_t n, Tree & out) noexcept;
 
 } // namespace adaspark::core
