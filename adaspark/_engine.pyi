@@ -86,9 +86,7 @@ class Target:
     ``progress`` receives the loaded share in [0, 1]; returning False stops the load (ModelError).
     """
 
-    def __init__(
-        self, path: str, options: TargetOptions, progress: Callable[[float], bool] | None = None
-    ) -> None: ...
+    def __init__(self, path: str, options: TargetOptions, progress: Callable[[float], bool] | None = None) -> None: ...
     path: str
     architecture: str
     description: str
@@ -99,7 +97,7 @@ class Target:
     n_threads: int
     max_rows: int
     supports_tree: bool  # False for recurrent / hybrid targets: chains only
-    supports_chain: bool  # False where even a chain cannot be rolled back: plain decoding only
+    max_chain: int  # drafts a chain may hold; 0 where nothing can be rolled back: plain decoding only
     chat_template: str | None
     bos_token: int  # -1 when the model has none
     eos_token: int
@@ -123,7 +121,9 @@ class Target:
     def token_text(self, token: int) -> str:
         """The vocabulary entry itself (for templates: bos_token, eos_token)."""
     def is_eog(self, token: int) -> bool: ...
-    def prefill(self, tokens: Sequence[int] | NDArray[np.int32], progress: Callable[[int, int], bool] | None = None) -> NDArray[np.float32]:
+    def prefill(
+        self, tokens: Sequence[int] | NDArray[np.int32], progress: Callable[[int, int], bool] | None = None
+    ) -> NDArray[np.float32]:
         """Append committed tokens; the logits (n_vocab,) after the last one. ContextFullError when they do not fit."""
     def verify(
         self,
@@ -171,6 +171,7 @@ class Drafter:
     @property
     def n_past(self) -> int:
         """Positions injected so far."""
+    def close(self) -> None: ...
     def draft(self, anchor: int, n_draft: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
         """One block after the committed tokens: ids (n, K), Markov-biased values (n, K) descending, confidence (n,).
 
@@ -208,6 +209,7 @@ class RoundReport(TypedDict):
 class Statistics(TypedDict):
     arm: str
     prompt_tokens: int
+    reused_tokens: int  # of the prompt, already in the cache
     completion_tokens: int
     rounds: int  # verify calls; the first token comes from the prefill
     rows: int  # verified rows, anchors included: rounds + drafted
@@ -247,7 +249,7 @@ class Session:
     def finished(self) -> bool: ...
     @property
     def finish_reason(self) -> str | None:
-        """"stop" (end of generation or stop string) | "length" | "cancel" | None while running."""
+        """ "stop" (end of generation or stop string) | "length" | "cancel" | None while running."""
     @property
     def token_ids(self) -> list[int]:
         """Ids of the reply so far, without the end-of-generation token."""
@@ -256,6 +258,9 @@ class Session:
         """Prompt plus reply tokens."""
     @property
     def last_round(self) -> RoundReport | None: ...
+    @property
+    def warnings(self) -> list[str]:
+        """One line each: a chain cut short for a recurrent target, a drafter whose proposals are never accepted."""
     @property
     def statistics(self) -> Statistics: ...
     def set_proposer(self, proposer: Proposer | None) -> None:

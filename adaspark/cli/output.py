@@ -1,0 +1,100 @@
+"""What goes where: the result to stdout, everything else to stderr, and exactly one object where JSON is asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from typing import Any
+
+import click
+
+from adaspark.result import Result
+
+_RESET_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+class Output:
+    """The streams of one run of the command line."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.color = "NO_COLOR" not in os.environ
+        self._emitted = False
+        self._handler = logging.StreamHandler(sys.stderr)
+        self._handler.setFormatter(_Formatter())
+        self._open_line = False  # whether stdout's last line lacks its end
+
+    def configure(self, *, no_color: bool, verbose: int) -> None:
+        """Apply the flags that every command has."""
+        self.color = self.color and not no_color
+        logger = logging.getLogger("adaspark")
+        logger.addHandler(self._handler)
+        logger.setLevel(_RESET_LEVELS[min(verbose, 2)])
+        # llama.cpp's own errors come as exceptions with a remedy; its lines help only who asks for them.
+        logging.getLogger("adaspark.llama").setLevel(_RESET_LEVELS[min(verbose, 2)] if verbose else logging.CRITICAL)
+
+    def close(self) -> None:
+        logging.getLogger("adaspark").removeHandler(self._handler)
+
+    def write(self, text: str) -> None:
+        """A piece of the result; held back in JSON mode, where it is part of the object."""
+        if text and not self.as_json:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._open_line = not text.endswith("\n")
+
+    def end_line(self) -> None:
+        if self._open_line:
+            self.write("\n")
+
+    def emit(self, data: dict[str, Any]) -> None:
+        """The one object of JSON mode."""
+        if self.as_json and not self._emitted:
+            self._emitted = True
+            json.dump(data, sys.stdout, ensure_ascii=False, allow_nan=False)
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """A line for people, on stderr."""
+        click.echo(click.style(text, dim=True) if self.color else text, err=True, color=self._stderr_color())
+
+    def error(self, kind: str, message: str) -> None:
+        self.end_line()
+        prefix = click.style("error:", fg="red", bold=True) if self.color else "error:"
+        click.echo(f"{prefix} {message}", err=True, color=self._stderr_color())
+        self.emit({"error": {"type": kind, "message": message}})
+
+    def statistics(self, result: Result) -> None:
+        """One line on where the time went; in JSON mode the object has it."""
+        if not self.as_json:
+            self.note(describe(result))
+
+    def _stderr_color(self) -> bool | None:
+        return None if self.color else False
+
+
+def describe(result: Result) -> str:
+    """The statistics of a reply in one line."""
+    times, drafts = result.timings, result.speculation
+    parts = [f"{result.completion_tokens} tokens"]
+    if times.decode_tok_s is not None:
+        parts[0] += f", {times.decode_tok_s:.1f} tok/s"
+    prompt = f"prompt {result.prompt_tokens} in {times.prefill_ms:.0f} ms"
+    parts.append(prompt + (f" ({result.reused_tokens} reused)" if result.reused_tokens else ""))
+    if drafts.active and drafts.drafted:
+        share = drafts.accepted / drafts.drafted
+        parts.append(
+            f"{result.arm}: {drafts.accepted} of {drafts.drafted} drafts accepted ({share:.0%}), {drafts.rounds} rounds"
+        )
+    else:
+        parts.append(result.arm + (f" ({drafts.reason})" if drafts.reason else ""))
+    parts.append(result.finish_reason)
+    return "[" + " | ".join(parts) + "]"
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {record.getMessage()}"

@@ -1,0 +1,190 @@
+"""Options of the engine and of a request: typed, frozen, checked when made.
+
+A field that is ``None`` keeps the engine's own default. Wrong values raise ``ValueError`` naming the option.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypedDict
+
+log = logging.getLogger("adaspark")
+
+DEFAULT_ARM: Final = "chain:3"
+"""The arm of an engine that has a drafter, chosen by measurement."""
+
+DEFAULT_CONTEXT: Final = 4096
+"""Context, in tokens, where none is asked for (less when the model was trained on less)."""
+
+MAX_ROWS: Final = 64
+"""Rows of the widest verify."""
+
+CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+FLASH_ATTENTION: Final = ("auto", "on", "off")
+
+ArmKind = Literal["plain", "chain", "tree"]
+
+_ARM = re.compile(r"(plain)|(chain|tree):(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """How a request is decoded: ``plain``, ``chain:N`` (N drafts) or ``tree:N`` (N rows, the anchor included)."""
+
+    kind: ArmKind = "plain"
+    n: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Arm:
+        """The arm a text names. ``chain:0``, ``tree:0`` and ``tree:1`` draft nothing, so they are ``plain``."""
+        match = _ARM.fullmatch(text.strip().lower())
+        if match is None:
+            msg = f"unknown arm {text!r}: give plain, chain:N (N drafts) or tree:N (N rows, at most {MAX_ROWS})"
+            raise ValueError(msg)
+        if match[1]:
+            return cls()
+        n = int(match[3])
+        if match[2] == "chain":
+            return cls("chain", n) if n > 0 else cls()
+        if n > MAX_ROWS:
+            msg = f"arm {text!r} asks for {n} rows: a verify takes at most {MAX_ROWS}"
+            raise ValueError(msg)
+        return cls("tree", n) if n > 1 else cls()
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "plain" else f"{self.kind}:{self.n}"
+
+    @property
+    def rows(self) -> int:
+        """Rows of its widest verify."""
+        return {"plain": 1, "chain": self.n + 1, "tree": self.n}[self.kind]
+
+    def clamp(self, n_draft: int, max_rows: int) -> Arm:
+        """This arm within what the drafter proposes and a verify takes; one warning when it had to shrink."""
+        limit = min(n_draft, max_rows - 1) if self.kind == "chain" else max_rows
+        if self.kind == "plain" or self.n <= limit:
+            return self
+        fitted = Arm(self.kind, limit) if limit > 0 else Arm()
+        log.warning("arm %s is more than the drafter and the verify take; running %s", self, fitted)
+        return fitted
+
+
+class EngineParams(TypedDict, total=False):
+    """The keywords of :class:`EngineOptions`."""
+
+    n_ctx: int | None
+    n_batch: int | None
+    n_threads: int | None
+    n_threads_batch: int | None
+    n_gpu_layers: int | None
+    flash_attention: str | None
+    cache_type_k: str | None
+    cache_type_v: str | None
+    use_mmap: bool | None
+    max_rows: int | None
+    n_ctx_draft: int | None
+    n_threads_draft: int | None
+    n_gpu_layers_draft: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How to load the target and the drafter."""
+
+    n_ctx: int | None = None  # tokens; 0 = the model's training context; None = at most DEFAULT_CONTEXT
+    n_batch: int | None = None  # tokens a prefill call takes at most
+    n_threads: int | None = None  # 0 = physical cores
+    n_threads_batch: int | None = None  # 0 = n_threads
+    n_gpu_layers: int | None = None  # layers on the GPU; -1 = all
+    flash_attention: str | None = None  # one of FLASH_ATTENTION
+    cache_type_k: str | None = None  # one of CACHE_TYPES
+    cache_type_v: str | None = None  # one of CACHE_TYPES
+    use_mmap: bool | None = None
+    max_rows: int | None = None  # widest verify, rows
+    n_ctx_draft: int | None = None  # tokens the drafter remembers; 0 = n_ctx
+    n_threads_draft: int | None = None  # 0 = n_threads
+    n_gpu_layers_draft: int | None = None  # -1 = all
+
+    def __post_init__(self) -> None:
+        for name in ("n_ctx", "n_threads", "n_threads_batch", "n_ctx_draft", "n_threads_draft"):
+            _check_range(name, getattr(self, name), 0)
+        for name in ("n_gpu_layers", "n_gpu_layers_draft"):
+            _check_range(name, getattr(self, name), -1)
+        _check_range("n_batch", self.n_batch, 1)
+        _check_range("max_rows", self.max_rows, 1, MAX_ROWS)
+        _check_choice("flash_attention", self.flash_attention, FLASH_ATTENTION)
+        _check_choice("cache_type_k", self.cache_type_k, CACHE_TYPES)
+        _check_choice("cache_type_v", self.cache_type_v, CACHE_TYPES)
+
+
+class RequestParams(TypedDict, total=False):
+    """The keywords of :class:`GenerateOptions` that do not concern the prompt."""
+
+    n_predict: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    stop: str | Sequence[str]
+    ignore_eos: bool
+    arm: str | None
+
+
+class GenerateParams(RequestParams, total=False):
+    """The keywords of :class:`GenerateOptions`."""
+
+    raw: bool
+    system: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateOptions:
+    """One request."""
+
+    n_predict: int = -1  # tokens; -1 = until the context ends
+    temperature: float = 0.0  # 0 = argmax
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0  # 1 = off
+    min_p: float = 0.0  # 0 = off
+    seed: int | None = None  # None = a new one each request
+    stop: str | Sequence[str] = ()  # strings that end the reply; never part of it
+    ignore_eos: bool = False
+    arm: str | None = None  # None = the engine's
+    raw: bool = False  # no chat template: the text is the prompt, control tokens written in it count
+    system: str | None = None  # system message of a text prompt
+
+    def __post_init__(self) -> None:
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if not all(stops):
+            msg = "stop strings must be non-empty text"
+            raise ValueError(msg)
+        object.__setattr__(self, "stop", stops)
+        _check_range("n_predict", self.n_predict, -1)
+        _check_range("top_k", self.top_k, 0)
+        _check_range("seed", self.seed, 0, 2**32 - 1)
+        for name, high in (("temperature", math.inf), ("top_p", 1.0), ("min_p", 1.0)):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and 0 <= value <= high):
+                raise ValueError(f"{name} is {value}: give a number of at least 0" + (" and at most 1" * (high == 1)))
+        if self.arm is not None:
+            Arm.parse(self.arm)
+        if self.raw and self.system is not None:
+            msg = "a raw prompt has no system message: write it into the prompt, or drop raw"
+            raise ValueError(msg)
+
+
+def _check_range(name: str, value: int | None, low: int, high: int | None = None) -> None:
+    if value is None or (low <= value and (high is None or value <= high)):
+        return
+    raise ValueError(f"{name} is {value}: give at least {low}" + ("" if high is None else f" and at most {high}"))
+
+
+def _check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
+    if value is not None and value not in choices:
+        msg = f"{name} is {value!r}: give one of {', '.join(choices)}"
+        raise ValueError(msg)

@@ -1,0 +1,233 @@
+"""The engine: a target, its drafter and a decode session behind one object."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from adaspark._native import _engine
+from adaspark.arms import ArmPlan, ArmResolver
+from adaspark.chat import Chat
+from adaspark.config import DEFAULT_CONTEXT, EngineOptions, GenerateOptions
+from adaspark.devices import warn_about_gpu
+from adaspark.errors import BackendError
+from adaspark.generation import Generation, build_result
+from adaspark.logs import capture_llama_log
+from adaspark.models import ModelPair, resolve
+from adaspark.progress import NoProgress, Progress
+from adaspark.templates import ChatTemplate, Message, raw_prompt
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from adaspark._engine import Drafter, Request, Session, Target
+    from adaspark.config import EngineParams, GenerateParams, RequestParams
+    from adaspark.result import Result
+
+log = logging.getLogger("adaspark")
+
+
+class Engine:
+    """A target and its drafter, loaded and ready.
+
+    ``model`` is a GGUF file; None is the default pair, fetched on first use. ``drafter`` is a DSpark GGUF; "auto" finds
+    the default target's own, None is no drafter. ``arm`` is "plain", "chain:N" or "tree:N"; None is the default.
+    The other keywords are the fields of :class:`adaspark.config.EngineOptions`.
+
+    Raises ModelError, DrafterError, OutOfMemoryError, or ValueError for a wrong option. Not thread-safe; one request at
+    a time. Use it as a context manager, or call ``close``.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | ModelPair | None = None,
+        drafter: str | os.PathLike[str] | None = "auto",
+        *,
+        arm: str | None = None,
+        chat_template: str | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[EngineParams],
+    ) -> None:
+        self._target: Target | None = None
+        self._drafter: Drafter | None = None
+        self._session: Session | None = None
+        self._current: Generation | None = None
+        self._told: set[str] = set()  # warnings, each given once
+        self._progress = progress or NoProgress()
+        self.options = EngineOptions(**options)
+        self.files = model if isinstance(model, ModelPair) else resolve(model, drafter, progress=self._progress)
+        capture_llama_log()
+        warn_about_gpu(self.options.n_gpu_layers)
+        start = time.perf_counter()
+        try:
+            self._load()
+            self._arms = ArmResolver(self.target, self._drafter, arm)
+            self._template = ChatTemplate(chat_template or self.target.chat_template, self.target)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._progress.clear()
+        self.load_ms = (time.perf_counter() - start) * 1e3  # milliseconds, downloads not included
+
+    @property
+    def target(self) -> Target:
+        """The target. BackendError after ``close``."""
+        if self._target is None:
+            msg = "the engine is closed: make a new one"
+            raise BackendError(msg)
+        return self._target
+
+    @property
+    def drafter(self) -> Drafter | None:
+        return self._drafter
+
+    @property
+    def arm(self) -> str:
+        """The arm of a request that names none."""
+        return str(self._arms.default)
+
+    @property
+    def closed(self) -> bool:
+        return self._target is None
+
+    def generate(
+        self, prompt: str | Sequence[Message] | Sequence[Mapping[str, Any]], **params: Unpack[GenerateParams]
+    ) -> Generation:
+        """Start a reply: read the prompt and return the iterator of its text.
+
+        A text goes through the model's chat template as the user's message (a model without one continues it); a list
+        of messages goes through it as it is; ``raw=True`` takes a text unchanged. The keywords are the fields of
+        :class:`adaspark.config.GenerateOptions`. Raises ContextFullError, or ValueError for an empty prompt.
+        """
+        options = GenerateOptions(**params)
+        target = self.target
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+        tokens, stops = self._tokens(prompt, options)
+        plan = self._arms.resolve(options.arm)
+        request = _request(options, stops)
+        request.arm, request.arm_n = plan.arm.kind, plan.arm.n
+        session = self._session
+        if session is None:
+            session = self._session = _engine.Session(target, self._drafter)
+        try:
+            session.begin(tokens, request, self._on_prefill)
+        finally:
+            self._progress.clear()
+        seed = request.seed if options.temperature > 0 else None
+        self._current = Generation(session, partial(self._finish, plan, seed))
+        return self._current
+
+    def chat(self, system: str | None = None, **params: Unpack[RequestParams]) -> Chat:
+        """A conversation that remembers its messages; ``params`` hold for each of its replies."""
+        return Chat(self, system, **params)
+
+    def tokenize(self, prompt: str | Sequence[Message], **params: Unpack[GenerateParams]) -> list[int]:
+        """The token ids ``generate`` would read."""
+        return self._tokens(prompt, GenerateOptions(**params))[0]
+
+    def close(self) -> None:
+        """Free the models. Using the engine, or a reply that has not ended, afterwards raises BackendError."""
+        if self._current is not None:
+            self._current.detach()
+        self._current = None
+        # The session and the drafter hold on to the target, so they go first.
+        self._session = None
+        if self._drafter is not None:
+            self._drafter.close()
+        self._drafter = None
+        if self._target is not None:
+            self._target.close()
+        self._target = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _load(self) -> None:
+        path = str(self.files.target)
+        options = _engine.TargetOptions()
+        names = ("n_batch", "n_threads", "n_threads_batch", "n_gpu_layers", "flash_attention", "cache_type_k")
+        for name in (*names, "cache_type_v", "use_mmap", "max_rows"):
+            _assign(options, name, getattr(self.options, name))
+        options.n_ctx = _default_context(path) if self.options.n_ctx is None else self.options.n_ctx
+        self._target = _engine.Target(path, options, partial(self._on_load, "Loading the model"))
+        if self.files.drafter is None:
+            return
+        draft_options = _engine.DrafterOptions()
+        for name in ("n_ctx", "n_threads", "n_gpu_layers"):
+            _assign(draft_options, name, getattr(self.options, f"{name}_draft"))
+        self._drafter = _engine.Drafter(
+            str(self.files.drafter), self._target, draft_options, partial(self._on_load, "Loading the drafter")
+        )
+        for warning in self._drafter.warnings:
+            log.warning("drafter %s: %s", self.files.drafter, warning)
+
+    def _tokens(self, prompt: str | Sequence[Any], options: GenerateOptions) -> tuple[list[int], tuple[str, ...]]:
+        """The ids of a prompt and the stop strings its template adds."""
+        if isinstance(prompt, str):
+            if options.raw:
+                return raw_prompt(self.target, prompt), ()
+            if self._template.is_fallback and options.system is None:
+                return raw_prompt(self.target, prompt, parse_special=False), ()
+            prompt = [{"role": "user", "content": prompt}]
+        elif options.raw:
+            msg = "a raw prompt is one text, not a list of messages"
+            raise ValueError(msg)
+        system = [] if options.system is None else [{"role": "system", "content": options.system}]
+        return self._template.prompt([*system, *prompt]), self._template.stop
+
+    def _finish(self, plan: ArmPlan, seed: int | None, text: str, session: Session) -> Result:
+        for warning in session.warnings:
+            if warning not in self._told:
+                self._told.add(warning)
+                log.warning("%s", warning)
+        return build_result(
+            text,
+            session,
+            model=str(self.files.target),
+            drafter=None if self.files.drafter is None else str(self.files.drafter),
+            arm=str(plan.arm),
+            seed=seed,
+            load_ms=self.load_ms,
+            active=plan.active,
+            reason=plan.reason,
+        )
+
+    def _on_load(self, label: str, share: float) -> bool:
+        return self._progress.show(label, share, 1.0, "share")
+
+    def _on_prefill(self, done: int, total: int) -> bool:
+        return self._progress.show("Reading the prompt", done, total, "tokens")
+
+
+def _assign(options: object, name: str, value: object) -> None:
+    if value is not None:
+        setattr(options, name, value)
+
+
+def _default_context(path: str) -> int:
+    summary = _engine.read_gguf(path)
+    trained = summary["metadata"].get(f"{summary['architecture']}.context_length")
+    return min(trained, DEFAULT_CONTEXT) if isinstance(trained, int) and trained > 0 else DEFAULT_CONTEXT
+
+
+def _request(options: GenerateOptions, stops: tuple[str, ...]) -> Request:
+    request = _engine.Request()
+    for name in ("n_predict", "temperature", "top_k", "top_p", "min_p", "ignore_eos"):
+        setattr(request, name, getattr(options, name))
+    request.seed = secrets.randbits(32) if options.seed is None else options.seed
+    request.stop = [*options.stop, *stops]
+    return request

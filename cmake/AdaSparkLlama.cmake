@@ -1,0 +1,58 @@
+# llama.cpp and ggml as static libraries: target `llama`. GGML_* options given on the command line reach ggml unchanged.
+
+execute_process(
+    COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/third_party/fetch_llama.py
+            "--checkout=${ADASPARK_LLAMA_DIR}"
+    OUTPUT_VARIABLE ADASPARK_LLAMA_SOURCE_DIR OUTPUT_STRIP_TRAILING_WHITESPACE
+    RESULT_VARIABLE fetch_result)
+if(NOT fetch_result EQUAL 0)
+    message(FATAL_ERROR
+        "The llama.cpp sources could not be had; the reason is above. Set ADASPARK_LLAMA_DIR (environment or -D) to a "
+        "llama.cpp checkout to build from that instead.")
+endif()
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS third_party/pins.txt third_party/fetch_llama.py)
+
+set(BUILD_SHARED_LIBS OFF)
+# ggml's own thread pool waits with less overhead between two short graphs, and nothing clashes with another OpenMP.
+option(GGML_OPENMP "ggml: use OpenMP" OFF)
+# A source build runs where it was built. Wheels for other machines say GGML_NATIVE=OFF.
+option(GGML_NATIVE "ggml: optimize the build for the current system" ON)
+if(APPLE)
+    option(GGML_METAL_EMBED_LIBRARY "ggml: embed Metal library" ON)
+endif()
+set(GGML_CCACHE OFF CACHE INTERNAL "set for all targets in AdaSparkCompile.cmake")
+foreach(part IN ITEMS TESTS EXAMPLES TOOLS SERVER APP)
+    set(LLAMA_BUILD_${part} OFF CACHE INTERNAL "")
+endforeach()
+foreach(part IN ITEMS OPENSSL BUILD_UI USE_PREBUILT_UI)
+    set(LLAMA_${part} OFF CACHE INTERNAL "")
+endforeach()
+set(LLAMA_BUILD_COMMON ${ADASPARK_LLAMA_TOOLS} CACHE INTERNAL "")
+set(LLAMA_BUILD_MTMD ${ADASPARK_LLAMA_TOOLS} CACHE INTERNAL "")
+
+if(ADASPARK_LLAMA_DIR)
+    set(ADASPARK_LLAMA_VERSION "llama.cpp from ADASPARK_LLAMA_DIR")
+else()
+    # Unset, llama.cpp takes these from git, and the git it finds here is AdaSpark's.
+    cmake_path(GET ADASPARK_LLAMA_SOURCE_DIR FILENAME llama_folder)
+    string(REPLACE "llama.cpp-" "llama-cpp-python " ADASPARK_LLAMA_VERSION ${llama_folder})
+    set(LLAMA_BUILD_NUMBER 0)
+    string(REPLACE " " "-" LLAMA_BUILD_COMMIT ${ADASPARK_LLAMA_VERSION})
+endif()
+
+add_subdirectory(${ADASPARK_LLAMA_SOURCE_DIR} llama.cpp EXCLUDE_FROM_ALL SYSTEM)
+
+# Fewer, larger compilations. `llama` does this to its models by itself; other backends do not bear it.
+set_target_properties(ggml-cpu PROPERTIES UNITY_BUILD ON)
+
+# The licences of what is linked travel in the wheel.
+if(SKBUILD)
+    install(FILES ${ADASPARK_LLAMA_SOURCE_DIR}/LICENSE
+        DESTINATION ${SKBUILD_METADATA_DIR}/licenses/llama.cpp COMPONENT adaspark)
+    install(DIRECTORY ${ADASPARK_LLAMA_SOURCE_DIR}/licenses/
+        DESTINATION ${SKBUILD_METADATA_DIR}/licenses/llama.cpp COMPONENT adaspark)
+endif()
+
+if(ADASPARK_LLAMA_TOOLS)
+    include(AdaSparkLlamaTools)
+endif()

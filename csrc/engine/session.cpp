@@ -1,0 +1,384 @@
+#include "engine/session.h"
+
+#include "core/block.h"
+#include "engine/clock.h"
+#include "engine/error.h"
+#include "engine/topk.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <llama.h>
+
+namespace adaspark {
+
+Session::Session(Target & target, Drafter * drafter)
+    : target_(target), drafter_(drafter), vocabulary_(std::make_unique<std::vector<llama_token_data>>()) {
+    is_eog_.resize(static_cast<std::size_t>(target.n_vocab()));
+    for (int32_t id = 0; id < target.n_vocab(); ++id) {
+        if (target.is_eog(id)) {
+            eog_.push_back(id);
+            is_eog_[static_cast<std::size_t>(id)] = true;
+        }
+    }
+    candidates_.reserve(core::kMaxCandidates);
+    path_.reserve(core::kMaxRows);
+}
+
+Session::~Session() = default;
+
+std::span<const int32_t> Session::reply() const { return std::span(tokens_).subspan(n_prompt_); }
+
+// ---- request -------------------------------------------------------------------------------------------------------
+
+void Session::check(std::span<const int32_t> prompt, const Request & request) const {
+    if (prompt.empty()) {
+        throw std::invalid_argument("the prompt is empty: give at least one token");
+    }
+    if (static_cast<int32_t>(prompt.size()) > target_.n_ctx()) {
+        throw ContextFullError("the prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " +
+                               std::to_string(target_.n_ctx()) + ". Shorten the prompt or ask for a longer context (-c)");
+    }
+    if (request.n_predict < -1) {
+        throw std::invalid_argument("n_predict is -1 (until the context ends) or the number of tokens");
+    }
+    if (!(request.temperature >= 0.0F) || !(request.top_p > 0.0F && request.top_p <= 1.0F) || request.top_k < 0 ||
+        !(request.min_p >= 0.0F && request.min_p <= 1.0F)) {
+        throw std::invalid_argument("temperature and top_k are 0 or more, top_p is in (0, 1], min_p in [0, 1]");
+    }
+    if (request.arm == Arm::tree && (request.arm_n < 1 || request.arm_n > core::kMaxRows)) {
+        throw std::invalid_argument("a tree has 1 to " + std::to_string(core::kMaxRows) + " rows, not " +
+                                    std::to_string(request.arm_n));
+    }
+    if (request.arm == Arm::chain && request.arm_n < 0) {
+        throw std::invalid_argument("a chain has 0 or more drafts, not " + std::to_string(request.arm_n));
+    }
+    if (request.arm != Arm::plain && drafter_ == nullptr && !proposer_) {
+        throw std::invalid_argument("this arm needs a drafter: give one (-md) or use --arm plain");
+    }
+    if (request.arm == Arm::tree && !target_.supports_tree()) {
+        throw std::invalid_argument("a " + target_.architecture() +
+                                    " target keeps recurrent state and verifies chains only: use --arm chain:" +
+                                    std::to_string(target_.max_chain()));
+    }
+}
+
+void Session::warn_of_limits() {
+    if (request_.arm != Arm::chain || request_.arm_n <= target_.max_chain()) {
+        return;
+    }
+    const int32_t chain = target_.max_chain();
+    warnings_.push_back("a " + target_.architecture() + " target keeps recurrent state: " +
+                        (chain == 0 ? std::string("it cannot be taken back, so nothing is drafted")
+                                    : "chains are cut to " + std::to_string(chain) + " drafts"));
+}
+
+// How many prompt tokens the caches already hold; both are rolled back to them.
+int32_t Session::reuse(std::span<const int32_t> prompt) {
+    const std::span<const int32_t> held = target_.tokens();
+    std::size_t same = 0;
+    // At least one token must run: its logits give the first draw.
+    while (same < std::min(held.size(), prompt.size() - 1) && held[same] == prompt[same]) {
+        ++same;
+    }
+    if (drafter_ != nullptr && request_.arm != Arm::plain) {
+        same = std::min(same, static_cast<std::size_t>(drafter_->n_past()));
+    }
+    auto n = static_cast<int32_t>(same);
+    if (n == 0 || !target_.rollback(n)) {
+        target_.clear();
+        n = 0;
+    }
+    return n;
+}
+
+void Session::sampler_open() {
+    sampler_.reset();
+    if (request_.temperature == 0.0F) {
+        return;
+    }
+    llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+    if (request_.top_k > 0) {
+        llama_sampler_chain_add(chain, llama_sampler_init_top_k(request_.top_k));
+    }
+    if (request_.top_p < 1.0F) {
+        llama_sampler_chain_add(chain, llama_sampler_init_top_p(request_.top_p, 1));
+    }
+    if (request_.min_p > 0.0F) {
+        llama_sampler_chain_add(chain, llama_sampler_init_min_p(request_.min_p, 1));
+    }
+    llama_sampler_chain_add(chain, llama_sampler_init_temp(request_.temperature));
+    llama_sampler_chain_add(chain, llama_sampler_init_dist(request_.seed));
+    sampler_.reset(chain);
+}
+
+void Session::SamplerFree::operator()(llama_sampler * sampler) const { llama_sampler_free(sampler); }
+
+void Session::begin(std::span<const int32_t> prompt, const Request & request, const PrefillProgress & progress) {
+    check(prompt, request);
+    request_ = request;
+    cancelled_.store(false);
+    finish_reason_.clear();
+    stats_ = {};
+    round_.reset();
+    warnings_.clear();
+    text_ = TextStream(request.stop);
+    sampler_open();
+    warn_of_limits();
+    if (drafter_ != nullptr) {
+        drafter_->follow(request.arm != Arm::plain);
+    }
+    const double start = now_us();
+    const int32_t reused = reuse(prompt);
+    tokens_.assign(prompt.begin(), prompt.end());
+    n_prompt_ = prompt.size();
+    stats_.prompt_tokens = static_cast<int32_t>(n_prompt_);
+    stats_.reused_tokens = reused;
+    const std::span<float> logits = target_.prefill(prompt.subspan(static_cast<std::size_t>(reused)),
+                                                    [&](int32_t done, int32_t all) {
+                                                        return !cancelled_.load() && (!progress || progress(done, all));
+                                                    });
+    stats_.prefill_us = now_us() - start;
+    deliver_first_ = true;
+    decode_start_us_ = now_us();
+    if (logits.empty()) {
+        finish("cancel");
+    } else if (remaining() <= 0) {
+        finish("length");
+    } else {
+        take_token(draw(logits));
+    }
+    stats_.completion_tokens = static_cast<int32_t>(reply().size());
+}
+
+// ---- drawing and ending --------------------------------------------------------------------------------------------
+
+int32_t Session::remaining() const {
+    const int32_t room = target_.n_ctx() - committed();
+    return request_.n_predict < 0 ? room : std::min(room, request_.n_predict - static_cast<int32_t>(reply().size()));
+}
+
+int32_t Session::draw(std::span<float> logits) {
+    if (request_.ignore_eos) {
+        for (const int32_t id : eog_) {
+            logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
+        }
+    }
+    const int32_t top = argmax(logits);
+    if (top < 0) {
+        throw BackendError(target_.path() + ": the model's output is not a number (NaN). The file may be damaged, or the "
+                                            "cache type too coarse (-ctk, -ctv)");
+    }
+    if (!sampler_) {
+        return top;
+    }
+    vocabulary_->resize(logits.size());
+    for (std::size_t id = 0; id < logits.size(); ++id) {
+        (*vocabulary_)[id] = {static_cast<llama_token>(id), logits[id], 0.0F};
+    }
+    llama_token_data_array array = {vocabulary_->data(), vocabulary_->size(), -1, false};
+    llama_sampler_apply(sampler_.get(), &array);
+    return array.data[array.selected].id;
+}
+
+// Adds a drawn token to the reply. False when the reply ends with it (or before it).
+bool Session::take_token(int32_t token) {
+    if (is_eog_[static_cast<std::size_t>(token)] && !request_.ignore_eos) {
+        finish("stop");
+        return false;
+    }
+    tokens_.push_back(token);
+    if (text_.push(target_.token_bytes(token, /*special=*/false))) {
+        finish("stop");
+        return false;
+    }
+    if (remaining() <= 0) {
+        finish("length");
+        return false;
+    }
+    return true;
+}
+
+void Session::finish(const char * reason) {
+    finish_reason_ = reason;
+    text_.finish();
+}
+
+std::string Session::step() {
+    if (!finished() && !deliver_first_) {
+        if (tokens_.empty()) {
+            throw std::logic_error("step before begin");
+        }
+        if (cancelled_.load()) {
+            finish("cancel");
+        } else {
+            round();
+        }
+    }
+    deliver_first_ = false;
+    return text_.take();
+}
+
+// ---- one round -----------------------------------------------------------------------------------------------------
+
+void Session::round() {
+    RoundReport report;
+    const double start = now_us();
+    const double draft_before = stats_.draft_us + stats_.inject_us;
+    // A round adds its accepted drafts and one more token, and each row needs a cell of the cache.
+    plan(remaining() - 1, target_.n_ctx() - target_.n_past());
+    const double planned = now_us();
+    const auto rows = static_cast<std::size_t>(tree_.rows);
+    target_.verify({tree_.token, rows}, {tree_.parent, rows});
+    const double verified = now_us();
+    const std::size_t before = tokens_.size();
+    walk();
+    const double walked = now_us();
+    // Every row of the path is a token of the reply (or the anchor), also when the reply ended on it.
+    target_.commit(path_);
+    const double done = now_us();
+
+    report.tokens.assign(tokens_.begin() + static_cast<std::ptrdiff_t>(before), tokens_.end());
+    report.rows = tree_.rows;
+    report.drafted = tree_.rows - 1;
+    report.draft_us = stats_.draft_us + stats_.inject_us - draft_before;
+    report.verify_us = verified - planned;
+    report.commit_us = done - walked;
+    stats_.plan_us += planned - start - report.draft_us;
+    stats_.verify_us += report.verify_us;
+    stats_.walk_us += walked - verified;
+    stats_.commit_us += report.commit_us;
+    stats_.decode_us = done - decode_start_us_;
+    count_round(path_);
+    report.accepted = static_cast<int32_t>(path_.size()) - 1;
+    round_ = std::move(report);
+}
+
+void Session::plan(int32_t depth_limit, int32_t row_limit) {
+    const int32_t rows = std::min(row_limit, target_.max_rows());
+    candidates_.clear();
+    if (depth_limit > 0 && rows > 1) {
+        if (proposer_) {
+            plan_proposal(depth_limit);
+        } else if (request_.arm != Arm::plain && request_.arm_n > 0) {
+            plan_draft(depth_limit, rows);
+        }
+    }
+    order_and_layout(rows);
+}
+
+void Session::plan_draft(int32_t depth_limit, int32_t row_limit) {
+    const bool chain = request_.arm == Arm::chain;
+    const int32_t wanted = chain ? request_.arm_n : request_.arm_n - 1; // no tree is deeper than its candidates
+    const int32_t depth = std::min({wanted, depth_limit, row_limit - 1, drafter_->info().n_draft,
+                                    chain ? target_.max_chain() : core::kMaxRows});
+    if (depth <= 0) {
+        return;
+    }
+    const double start = now_us();
+    drafter_->inject();
+    const double injected = now_us();
+    const Block & block = drafter_->draft(tokens_.back(), depth);
+    stats_.inject_us += injected - start;
+    stats_.draft_us += now_us() - injected;
+
+    candidates_.resize(static_cast<std::size_t>(depth) * Block::kTopK);
+    core::candidates_from_block({depth, Block::kTopK, block.ids, block.values, block.confidence}, candidates_);
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+        core::Candidate & c = candidates_[i];
+        if (chain) { // the picks in order, whatever the head thinks of them
+            c.q = i % Block::kTopK == 0 && c.token >= 0 ? 1.0F : 0.0F;
+        }
+        if (c.token >= 0 && is_eog_[static_cast<std::size_t>(c.token)]) {
+            c.q = 0.0F; // nothing follows the end: a row for it cannot pay
+        }
+    }
+}
+
+void Session::plan_proposal(int32_t depth_limit) {
+    const Proposal proposal = proposer_(tokens_);
+    if (proposal.tokens.size() != proposal.parents.size() || proposal.tokens.size() > core::kMaxCandidates) {
+        throw std::invalid_argument("the proposer gave " + std::to_string(proposal.tokens.size()) + " tokens and " +
+                                    std::to_string(proposal.parents.size()) + " parents; at most " +
+                                    std::to_string(core::kMaxCandidates) + ", one parent each");
+    }
+    std::vector<int32_t> depth(proposal.tokens.size());
+    for (std::size_t i = 0; i < proposal.tokens.size(); ++i) {
+        const int32_t parent = proposal.parents[i];
+        if (parent < -1 || parent >= static_cast<int32_t>(i)) {
+            throw std::invalid_argument("candidate " + std::to_string(i) + " has parent " + std::to_string(parent));
+        }
+        depth[i] = parent < 0 ? 1 : depth[static_cast<std::size_t>(parent)] + 1;
+        candidates_.push_back({proposal.tokens[i], parent, depth[i] <= depth_limit ? 1.0F : 0.0F});
+    }
+}
+
+void Session::order_and_layout(int32_t row_limit) {
+    int32_t rows = row_limit;
+    if (request_.arm == Arm::tree && !proposer_) {
+        rows = std::min(rows, request_.arm_n);
+    }
+    core::order_best_first(candidates_, rows - 1, order_);
+    core::layout_depth_first(tokens_.back(), candidates_, order_, order_.count, tree_);
+}
+
+// Draw at each accepted row and descend to the child that equals the draw: the reply is the target's own.
+void Session::walk() {
+    path_.clear();
+    int32_t row = 0;
+    while (row >= 0) {
+        path_.push_back(row);
+        const int32_t token = draw(target_.row_logits(row));
+        if (!take_token(token)) {
+            return;
+        }
+        int32_t child = -1;
+        for (int32_t r = row + 1; r < tree_.rows && child < 0; ++r) {
+            if (tree_.parent[r] == row && tree_.token[r] == token) {
+                child = r;
+            }
+        }
+        row = child;
+    }
+}
+
+void Session::count_round(std::span<const int32_t> path) {
+    ++stats_.rounds;
+    stats_.rows += tree_.rows;
+    stats_.drafted += tree_.rows - 1;
+    ++stats_.width_rounds[tree_.rows];
+    const auto grow = [](std::vector<int32_t> & counts, int32_t depth) {
+        if (static_cast<int32_t>(counts.size()) < depth) {
+            counts.resize(static_cast<std::size_t>(depth), 0);
+        }
+        ++counts[static_cast<std::size_t>(depth) - 1];
+    };
+    for (int32_t r = 1; r < tree_.rows; ++r) {
+        grow(stats_.drafted_by_depth, tree_.depth[r]);
+    }
+    const int32_t accepted = static_cast<int32_t>(path.size()) - 1; // the other token of a round never had a row
+    for (int32_t d = 1; d <= accepted; ++d) {
+        grow(stats_.accepted_by_depth, d);
+    }
+    stats_.accepted += accepted;
+    stats_.completion_tokens = static_cast<int32_t>(reply().size());
+    if (!proposer_ && request_.arm != Arm::plain && tree_.rows > 1) {
+        watch_layout(accepted > 0);
+    }
+}
+
+// Both block layouts load alike; the wrong one reads every slot one early and almost nothing is accepted.
+void Session::watch_layout(bool accepted_first) {
+    constexpr int32_t kRounds = 64;
+    ++drafter_rounds_;
+    drafter_first_hits_ += accepted_first ? 1 : 0;
+    if (drafter_rounds_ == kRounds && drafter_first_hits_ * 20 < kRounds) {
+        warnings_.push_back(drafter_->path() + ": only " + std::to_string(drafter_first_hits_) + " of " +
+                            std::to_string(kRounds) +
+                            " blocks had their first token accepted. The drafter does not fit this target, or its "
+                            "'dflash.sample_from_anchor' is wrong");
+    }
+}
+
+} // namespace adaspark

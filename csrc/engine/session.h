@@ -1,0 +1,156 @@
+// A decode session: prompt in, tokens out, one round at a time (paper Algorithm 1, without learning).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tree.h"
+#include "engine/drafter.h"
+#include "engine/target.h"
+#include "engine/text_stream.h"
+
+struct llama_sampler;
+struct llama_token_data;
+
+namespace adaspark {
+
+enum class Arm { plain, chain, tree };
+
+struct Request {
+    int32_t n_predict = -1;    // tokens; -1 = until the context ends
+    float temperature = 0.0F;  // 0 = argmax
+    int32_t top_k = 0;         // 0 = off
+    float top_p = 1.0F;        // 1 = off
+    float min_p = 0.0F;        // 0 = off
+    uint32_t seed = 0;
+    std::vector<std::string> stop;
+    bool ignore_eos = false;   // end-of-generation tokens are never drawn
+    Arm arm = Arm::plain;
+    int32_t arm_n = 0;         // drafts of a chain, rows of a tree (anchor included)
+};
+
+// One verify round.
+struct RoundReport {
+    std::vector<int32_t> tokens; // added to the reply
+    int32_t rows = 0;
+    int32_t drafted = 0;  // candidates verified: rows - 1
+    int32_t accepted = 0; // of those
+    double draft_us = 0.0;
+    double verify_us = 0.0;
+    double commit_us = 0.0;
+};
+
+// Sums over one request. Times in microseconds.
+struct Statistics {
+    int32_t prompt_tokens = 0;
+    int32_t reused_tokens = 0; // of the prompt, already in the cache
+    int32_t completion_tokens = 0;
+    int32_t rounds = 0; // verify calls; the first token comes from the prefill
+    int32_t rows = 0;   // rounds + drafted
+    int32_t drafted = 0;
+    int32_t accepted = 0; // drafted tokens that are in the reply
+    std::vector<int32_t> drafted_by_depth;  // depth 1 first
+    std::vector<int32_t> accepted_by_depth;
+    std::map<int32_t, int32_t> width_rounds; // rows -> rounds
+    double prefill_us = 0.0;
+    double inject_us = 0.0; // target features into the drafter
+    double draft_us = 0.0;  // drafter forward and its top K
+    double plan_us = 0.0;   // order and layout
+    double verify_us = 0.0; // target forward
+    double walk_us = 0.0;   // draws and text
+    double commit_us = 0.0; // cache bookkeeping
+    double decode_us = 0.0; // first token to last
+};
+
+// Test hook: candidates of a round from the committed tokens (tokens and parents, -1 = the anchor).
+struct Proposal {
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> parents;
+};
+using Proposer = std::function<Proposal(std::span<const int32_t>)>;
+
+class Session {
+  public:
+    // `drafter` may be null: plain decoding (and the test hook) only.
+    explicit Session(Target & target, Drafter * drafter = nullptr);
+    ~Session();
+    Session(const Session &) = delete;
+    Session & operator=(const Session &) = delete;
+
+    // Prefill and draw the first token. Tokens shared with the last request's cache are not run again.
+    // Throws std::invalid_argument (empty prompt, bad numbers), ContextFullError, BackendError.
+    void begin(std::span<const int32_t> prompt, const Request & request, const PrefillProgress & progress);
+
+    // The text that became certain since the last call. Runs one round, except on the first call after begin(), which
+    // delivers the first token, and after the end, when it delivers nothing.
+    std::string step();
+
+    void cancel() { cancelled_.store(true); } // any thread
+    bool finished() const { return !finish_reason_.empty(); }
+    const std::string & finish_reason() const { return finish_reason_; } // "", "stop", "length", "cancel"
+    std::span<const int32_t> reply() const; // without the end-of-generation token
+    int32_t committed() const { return static_cast<int32_t>(tokens_.size()); } // prompt and reply tokens
+    const Request & request() const { return request_; }
+    const Statistics & statistics() const { return stats_; }
+    const std::optional<RoundReport> & last_round() const { return round_; }
+    const std::vector<std::string> & warnings() const { return warnings_; }
+    void proposer_set(Proposer proposer) { proposer_ = std::move(proposer); }
+
+  private:
+    void check(std::span<const int32_t> prompt, const Request & request) const;
+    int32_t reuse(std::span<const int32_t> prompt);
+    void sampler_open();
+    void warn_of_limits();
+    int32_t draw(std::span<float> logits);
+    bool take_token(int32_t token);
+    void finish(const char * reason);
+    int32_t remaining() const;
+    void round();
+    void plan(int32_t depth_limit, int32_t row_limit);
+    void plan_draft(int32_t depth_limit, int32_t row_limit);
+    void plan_proposal(int32_t depth_limit);
+    void order_and_layout(int32_t row_limit);
+    void walk();
+    void count_round(std::span<const int32_t> path);
+    void watch_layout(bool accepted_first);
+
+    struct SamplerFree {
+        void operator()(llama_sampler * sampler) const;
+    };
+
+    Target & target_;
+    Drafter * drafter_;
+    Proposer proposer_;
+    Request request_;
+    std::unique_ptr<llama_sampler, SamplerFree> sampler_; // null = argmax
+    std::vector<int32_t> eog_;      // end-of-generation ids of the vocabulary
+    std::vector<bool> is_eog_;      // by id
+    std::vector<int32_t> tokens_;   // prompt and reply; the last is the anchor
+    std::size_t n_prompt_ = 0;
+    TextStream text_;
+    std::string finish_reason_;
+    std::atomic<bool> cancelled_{false};
+    bool deliver_first_ = false;
+    Statistics stats_;
+    std::optional<RoundReport> round_;
+    std::vector<std::string> warnings_;
+    int32_t drafter_rounds_ = 0;    // rounds watched for a wrong block layout
+    int32_t drafter_first_hits_ = 0;
+    double decode_start_us_ = 0.0;
+
+    // Scratch of a round.
+    std::vector<core::Candidate> candidates_;
+    core::Order order_;
+    core::Tree tree_;
+    std::vector<int32_t> path_; // accepted rows, the anchor first
+    std::unique_ptr<std::vector<llama_token_data>> vocabulary_; // what a sampler sees
+};
+
+} // namespace adaspark

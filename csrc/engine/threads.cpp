@@ -1,0 +1,22 @@
+#include "engine/threads.h"
+
+#include "engine/error.h"
+
+#include <ggml-cpu.h>
+#include <llama.h>
+
+namespace adaspark {
+
+ThreadPool::ThreadPool(int32_t n_threads) {
+    ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
+    pool_ = ggml_threadpool_new(&params);
+    if (pool_ == nullptr) {
+        throw BackendError("cannot start " + std::to_string(n_threads) + " threads. Ask for fewer (-t)");
+    }
+}
+
+ThreadPool::~ThreadPool() { ggml_threadpool_free(pool_); }
+
+void ThreadPool::attach(llama_context * ctx) { llama_attach_threadpool(ctx, pool_, pool_); }
+
+} // namespace adaspark

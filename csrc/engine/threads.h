@@ -1,0 +1,25 @@
+// ggml's CPU thread pool, kept for the life of a target: without one, ggml starts its threads anew for every graph.
+#pragma once
+
+#include <cstdint>
+
+struct ggml_threadpool;
+struct llama_context;
+
+namespace adaspark {
+
+class ThreadPool {
+  public:
+    explicit ThreadPool(int32_t n_threads);
+    ~ThreadPool();
+    ThreadPool(const ThreadPool &) = delete;
+    ThreadPool & operator=(const ThreadPool &) = delete;
+
+    // Let `ctx` decode with this pool. The pool must outlive the context.
+    void attach(llama_context * ctx);
+
+  private:
+    ggml_threadpool * pool_ = nullptr;
+};
+
+} // namespace adaspark

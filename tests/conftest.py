@@ -1,0 +1,96 @@
+"""Fixtures of the engine's tests: tiny models written once a session, loaded once, used by one test at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import engine_tools
+import pytest
+import tiny_models as tm
+
+from adaspark import _engine
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow tests run when they are asked for: by ``-m`` or by their node id."""
+    if config.option.markexpr or any("::" in argument for argument in config.args):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
+
+
+class ModelFiles:
+    """Writes models into one folder; the same description is written once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._targets: dict[tm.TargetSpec, tm.TinyTarget] = {}
+        self._drafters: dict[tuple[tm.TargetSpec, tm.DrafterSpec], tm.TinyDrafter] = {}
+        self._paths: dict[object, Path] = {}
+
+    def target(self, spec: tm.TargetSpec) -> tm.TinyTarget:
+        if spec not in self._targets:
+            self._targets[spec] = tm.make_target(spec)
+        return self._targets[spec]
+
+    def drafter(self, target: tm.TargetSpec, spec: tm.DrafterSpec) -> tm.TinyDrafter:
+        key = (target, spec)
+        if key not in self._drafters:
+            self._drafters[key] = tm.make_drafter(self.target(target), spec)
+        return self._drafters[key]
+
+    def target_path(self, spec: tm.TargetSpec) -> Path:
+        if spec not in self._paths:
+            self._paths[spec] = self.write(self.target(spec).file)
+        return self._paths[spec]
+
+    def drafter_path(self, target: tm.TargetSpec, spec: tm.DrafterSpec) -> Path:
+        key = (target, spec)
+        if key not in self._paths:
+            self._paths[key] = self.write(self.drafter(target, spec).file)
+        return self._paths[key]
+
+    def write(self, file: tm.Gguf) -> Path:
+        """A file of its own, for changed copies."""
+        number = len(list(self.folder.iterdir()))
+        return file.write(self.folder / f"{number:03d}-{file.architecture}.gguf")
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    return ModelFiles(tmp_path_factory.mktemp("models"))
+
+
+LoadTarget = Callable[..., _engine.Target]
+LoadDrafter = Callable[..., _engine.Drafter]
+
+
+@pytest.fixture
+def load_target(models: ModelFiles) -> Iterator[LoadTarget]:
+    """``load_target(spec or path, n_ctx=..., ...)``; closed at the end of the test."""
+    opened: list[_engine.Target] = []
+
+    def load(model: tm.TargetSpec | Path, **options: object) -> _engine.Target:
+        path = models.target_path(model) if isinstance(model, tm.TargetSpec) else model
+        opened.append(engine_tools.open_target(path, **options))
+        return opened[-1]
+
+    yield load
+    for target in opened:
+        if not target.closed:
+            target.close()
+
+
+@pytest.fixture
+def load_drafter(models: ModelFiles) -> LoadDrafter:
+    """``load_drafter(target, spec, drafter spec or path, n_ctx=...)``."""
+
+    def load(
+        target: _engine.Target, spec: tm.TargetSpec, drafter: tm.DrafterSpec | Path, **options: object
+    ) -> _engine.Drafter:
+        path = models.drafter_path(spec, drafter) if isinstance(drafter, tm.DrafterSpec) else drafter
+        return engine_tools.open_drafter(path, target, **options)
+
+    return load

@@ -1,0 +1,211 @@
+"""Helpers around the engine for its tests: opening models, running requests, proposers and random trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaspark import _engine
+
+Proposal = tuple[list[int], list[int]]
+Proposer = Callable[[NDArray[np.int32]], Proposal]
+
+
+def open_target(path: Path, **options: object) -> _engine.Target:
+    """One thread and an F32 cache, so that a difference is the engine's and not the format's; options override."""
+    o = _engine.TargetOptions()
+    defaults: dict[str, object] = {
+        "n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1, "n_gpu_layers": 0, "cache_type_k": "f32",
+        "cache_type_v": "f32", "max_rows": 64,
+    }  # fmt: skip
+    for name, value in (defaults | options).items():
+        setattr(o, name, value)
+    return _engine.Target(str(path), o)
+
+
+def open_drafter(path: Path, target: _engine.Target, **options: object) -> _engine.Drafter:
+    o = _engine.DrafterOptions()
+    for name, value in ({"n_gpu_layers": 0} | options).items():
+        setattr(o, name, value)
+    return _engine.Drafter(str(path), target, o)
+
+
+def request(arm: str = "plain", arm_n: int = 0, **fields: object) -> _engine.Request:
+    r = _engine.Request()
+    for name, value in ({"arm": arm, "arm_n": arm_n} | fields).items():
+        setattr(r, name, value)
+    return r
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A finished request."""
+
+    deltas: list[str]
+    tokens: list[int]
+    finish_reason: str | None
+    statistics: _engine.Statistics
+    rounds: list[_engine.RoundReport]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.deltas)
+
+
+def run(
+    session: _engine.Session, target: _engine.Target, prompt: Sequence[int], req: _engine.Request,
+    each: Callable[[int], None] | None = None,
+) -> Reply:  # fmt: skip
+    """Run a request to its end. The KV cache is compared with the committed length after every step."""
+    session.begin(list(prompt), req)
+    deltas: list[str] = []
+    rounds: list[_engine.RoundReport] = []
+    check_cache(session, target)
+    while not session.finished:
+        before = session.statistics["rounds"]
+        deltas.append(session.step())
+        check_cache(session, target)
+        report = session.last_round
+        if session.statistics["rounds"] > before and report is not None:
+            rounds.append(report)
+        if each is not None:
+            each(len(deltas))
+        if len(deltas) > 20_000:
+            msg = "the session does not come to an end"
+            raise AssertionError(msg)
+    return Reply(deltas, list(session.token_ids), session.finish_reason, session.statistics, rounds)
+
+
+def check_cache(session: _engine.Session, target: _engine.Target) -> None:
+    """Between rounds the cache holds what is committed and nothing else.
+
+    The last token of a running request is the next round's anchor: known, but not evaluated yet.
+    """
+    assert target.n_kv_cells == target.n_past
+    if not session.finished:
+        assert target.n_past == session.committed - 1
+
+
+# ---------------------------------------------------------------------------------------------------------- proposers
+
+
+def chain(tokens: Sequence[int]) -> Proposal:
+    return list(tokens), list(range(-1, len(tokens) - 1))
+
+
+def oracle(prompt: Sequence[int], reply: Sequence[int], depth: int) -> Proposer:
+    """Always right: the next ``depth`` tokens of the plain reply."""
+
+    def propose(committed: NDArray[np.int32]) -> Proposal:
+        at = len(committed) - len(prompt)
+        return chain(reply[at : at + depth])
+
+    return propose
+
+
+def anti(prompt: Sequence[int], reply: Sequence[int], depth: int, width: int, n_vocab: int) -> Proposer:
+    """Never right: ``width`` children of the anchor that are not the plain reply's next token, each with a chain."""
+
+    def propose(committed: NDArray[np.int32]) -> Proposal:
+        at = len(committed) - len(prompt)
+        right = reply[at] if at < len(reply) else 0
+        tokens: list[int] = []
+        parents: list[int] = []
+        for i in range(width):
+            parent = -1
+            for level in range(depth):
+                tokens.append(
+                    (right + 1 + i + level * width) % n_vocab if level == 0 else (right + 7 * level) % n_vocab
+                )
+                parents.append(parent)
+                parent = len(tokens) - 1
+        return tokens, parents
+
+    return propose
+
+
+def mixed(prompt: Sequence[int], reply: Sequence[int], right_depth: int, depth: int, n_vocab: int) -> Proposer:
+    """Right down to ``right_depth``, wrong below, with a wrong sibling listed before every spine node."""
+
+    def propose(committed: NDArray[np.int32]) -> Proposal:
+        at = len(committed) - len(prompt)
+        tokens: list[int] = []
+        parents: list[int] = []
+        parent = -1
+        for level in range(depth):
+            if at + level >= len(reply):
+                break
+            right = reply[at + level]
+            tokens += [(right + 1) % n_vocab, right if level < right_depth else (right + 2) % n_vocab]
+            parents += [parent, parent]
+            parent = len(tokens) - 1
+        return tokens, parents
+
+    return propose
+
+
+# -------------------------------------------------------------------------------------------------------------- trees
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Rows of one verify, laid out depth-first."""
+
+    tokens: list[int]
+    parents: list[int]
+
+    def path(self, row: int) -> list[int]:
+        """Row indices from the anchor down to ``row``."""
+        out = [row]
+        while self.parents[out[-1]] >= 0:
+            out.append(self.parents[out[-1]])
+        return out[::-1]
+
+
+def depth_first(tokens: Sequence[int], parents: Sequence[int]) -> Tree:
+    """The same tree with its rows in depth-first order, children in their given order."""
+    children: dict[int, list[int]] = {}
+    for i, p in enumerate(parents):
+        children.setdefault(p, []).append(i)
+    order: list[int] = []
+    stack = children[-1][::-1]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        stack += children.get(node, [])[::-1]
+    place = {node: i for i, node in enumerate(order)} | {-1: -1}
+    return Tree([int(tokens[i]) for i in order], [place[parents[i]] for i in order])
+
+
+def random_tree(rng: np.random.Generator, rows: int, n_vocab: int, bushiness: float) -> Tree:
+    """A tree of ``rows`` rows; 0 gives a chain, 1 hangs every row on a uniformly chosen one. Siblings differ."""
+    parents = [-1]
+    for i in range(1, rows):
+        parents.append(int(rng.integers(0, i)) if rng.random() < bushiness else i - 1)
+    tokens = [int(rng.integers(0, n_vocab))]
+    taken: dict[int, set[int]] = {}
+    for p in parents[1:]:
+        used = taken.setdefault(p, set())
+        token = int(rng.integers(0, n_vocab))
+        while token in used:
+            token = int(rng.integers(0, n_vocab))
+        used.add(token)
+        tokens.append(token)
+    return depth_first(tokens, parents)
+
+
+def star(rng: np.random.Generator, rows: int, n_vocab: int) -> Tree:
+    """Every row a child of the anchor: as many leaves as rows allow."""
+    tokens = rng.choice(n_vocab, rows, replace=False).tolist()
+    return Tree(tokens, [-1] + [0] * (rows - 1))
+
+
+def siblings_first(rng: np.random.Generator, n_siblings: int, spine: int, n_vocab: int) -> Tree:
+    """Leaves of the anchor listed before the spine that goes deeper."""
+    tokens = rng.choice(n_vocab, 1 + n_siblings + spine, replace=False).tolist()
+    first = 1 + n_siblings
+    return Tree(tokens, [-1] + [0] * n_siblings + [0] + list(range(first, first + spine - 1)))
