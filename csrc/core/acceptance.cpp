@@ -1,4 +1,4 @@
-#include "acceptance.h"
+#include "core/acceptance.h"
 
 #include <algorithm>
 #include <cmath>

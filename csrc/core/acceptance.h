@@ -2,9 +2,9 @@
 // and NONE, learned online from the target's outcomes.
 #pragma once
 
-#include "candidates.h"
-#include "ftrl.h"
-#include "kernels.h"
+#include "core/candidates.h"
+#include "core/ftrl.h"
+#include "core/kernels.h"
 
 #include <cstdint>
 

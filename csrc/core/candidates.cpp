@@ -1,4 +1,4 @@
-#include "candidates.h"
+#include "core/candidates.h"
 
 #include <algorithm>
 #include <cassert>
@@ -88,6 +88,9 @@ void ChainBuilder::take_block(const int32_t * tokens, int32_t positions, int32_t
         uint32_t dead = unused;
         for (int32_t l = 0; l < kTopK; ++l) {
             out.parent[i * kTopK + l] = above;
+        }
+        for (int32_t l = 0; l < kTopK; ++l) {
+            dead |= static_cast<uint32_t>(out.token[i * kTopK + l] < 0) << l; // an empty lane
         }
         for (int32_t s = 0; s < stops_; ++s) {
             for (int32_t l = 0; l < kTopK; ++l) {

@@ -2,9 +2,9 @@
 // Block candidate (position, lane) has index position * kTopK + lane; lane 0 is the pick. Text-only nodes follow.
 #pragma once
 
-#include "kernels.h"
-#include "suffix_index.h"
-#include "tree.h"
+#include "core/kernels.h"
+#include "core/suffix_index.h"
+#include "core/tree.h"
 
 #include <cstdint>
 #include <span>

@@ -1,4 +1,4 @@
-#include "chooser.h"
+#include "core/chooser.h"
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-#include "context_law.h"
+#include "core/context_law.h"
 
 #include <algorithm>
 #include <bit>

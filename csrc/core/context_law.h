@@ -2,8 +2,8 @@
 // law's scale, regressed on [1, u, u^2, sqrt u, ln(1 + u)] with u = context / 8192, by FTRL-Proximal.
 #pragma once
 
-#include "ftrl.h"
-#include "kernels.h"
+#include "core/ftrl.h"
+#include "core/kernels.h"
 
 #include <cstdint>
 

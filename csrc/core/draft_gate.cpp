@@ -1,4 +1,4 @@
-#include "draft_gate.h"
+#include "core/draft_gate.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
-#include "gains.h"
+#include "core/gains.h"
 
-#include "context_law.h"
+#include "core/context_law.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "head_estimate.h"
+#include "core/head_estimate.h"
 
 #include <algorithm>
 #include <cmath>

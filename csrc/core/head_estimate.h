@@ -3,7 +3,7 @@
 // per-request logit offset.
 #pragma once
 
-#include "acceptance.h"
+#include "core/acceptance.h"
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // Baseline kernels, and the choice made at load.
-#include "kernels.h"
+#include "core/kernels.h"
 
 #include <cstddef>
 
@@ -11,7 +11,7 @@ namespace adaspark::core {
 
 namespace generic {
 #define AS_KERNELS_NAME "generic"
-#include "kernels_impl.h"
+#include "core/kernels_impl.h"
 } // namespace generic
 
 const Kernels & kernels_generic() noexcept { return generic::table; }

@@ -15,24 +15,24 @@ AS_INLINE V4d load(const double * p) {
     __builtin_memcpy(&v, p, sizeof v);
     return v;
 }
-AS_INLINE void store(double * p, V4d v) { __builtin_memcpy(p, &v, sizeof v); }
-AS_INLINE V4d select(V4i mask, V4d a, V4d b) { return (V4d)((mask & (V4i)a) | (~mask & (V4i)b)); }
+AS_INLINE void store(double * p, const V4d & v) { __builtin_memcpy(p, &v, sizeof v); }
+AS_INLINE V4d select(const V4i & mask, const V4d & a, const V4d & b) { return (V4d)((mask & (V4i)a) | (~mask & (V4i)b)); }
 #ifdef AS_KERNELS_AVX
-AS_INLINE V4d vmin(V4d a, V4d b) { return (V4d)__builtin_ia32_minpd256(a, b); }
-AS_INLINE V4d vmax(V4d a, V4d b) { return (V4d)__builtin_ia32_maxpd256(a, b); }
-AS_INLINE V4d vsqrt(V4d v) { return (V4d)__builtin_ia32_sqrtpd256(v); }
+AS_INLINE V4d vmin(const V4d & a, const V4d & b) { return (V4d)__builtin_ia32_minpd256(a, b); }
+AS_INLINE V4d vmax(const V4d & a, const V4d & b) { return (V4d)__builtin_ia32_maxpd256(a, b); }
+AS_INLINE V4d vsqrt(const V4d & v) { return (V4d)__builtin_ia32_sqrtpd256(v); }
 #else
-AS_INLINE V4d vmin(V4d a, V4d b) { return select(a < b, a, b); }
-AS_INLINE V4d vmax(V4d a, V4d b) { return select(a > b, a, b); }
-AS_INLINE V4d vsqrt(V4d v) {
+AS_INLINE V4d vmin(const V4d & a, const V4d & b) { return select(a < b, a, b); }
+AS_INLINE V4d vmax(const V4d & a, const V4d & b) { return select(a > b, a, b); }
+AS_INLINE V4d vsqrt(const V4d & v) {
     return V4d{__builtin_sqrt(v[0]), __builtin_sqrt(v[1]), __builtin_sqrt(v[2]), __builtin_sqrt(v[3])};
 }
 #endif
-AS_INLINE double sum(V4d v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+AS_INLINE double sum(const V4d & v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 // exp to about 1e-14 relative on [-700, 700], clamped outside: reduction by multiples of ln 2, then degree 11.
-AS_INLINE V4d vexp(V4d x) {
-    x = vmin(vmax(x, splat(-700.0)), splat(700.0));
+AS_INLINE V4d vexp(const V4d & unclamped) {
+    const V4d x = vmin(vmax(unclamped, splat(-700.0)), splat(700.0));
     const V4d magic = splat(6755399441055744.0); // 1.5 * 2^52: adding it leaves the rounded integer in the low bits
     const V4d shifted = x * splat(1.4426950408889634) + magic;
     const V4d k = shifted - magic;
@@ -49,7 +49,7 @@ AS_INLINE V4d vexp(V4d x) {
 }
 
 // ln to about 1e-15 absolute near 1, for positive normal x: mantissa to [sqrt(1/2), sqrt(2)), then atanh series.
-AS_INLINE V4d vlog(V4d x) {
+AS_INLINE V4d vlog(const V4d & x) {
     const V4i bits = (V4i)x;
     const V4i offset = bits - 0x3FE6A09E667F3BCDLL; // distance from sqrt(1/2), so the exponent rounds the way we want
     const V4i exponent = offset >> 52;
@@ -172,7 +172,8 @@ static void block_features(const float * logits, const float * head, int32_t n, 
         e0[0] = 0.0;
         const double siblings = sum(e0 + e1);
         total[i] = siblings > 1e-300 ? siblings : 1e-300;
-        const double h = head[i] < eps ? eps : head[i] > 1.0 - eps ? 1.0 - eps : static_cast<double>(head[i]);
+        const double given = head[i];
+        const double h = !(given >= eps) ? eps : given > 1.0 - eps ? 1.0 - eps : given; // NaN reads as 0
         out.head[i] = h;
         odds[i] = h / (1.0 - h);
         const double inverse = 1.0 / (1.0 + siblings);

@@ -1,5 +1,5 @@
 // The kernels for AVX2 + FMA, whatever the flags of the build: callers pick them at load (kernels_generic.cpp).
-#include "kernels.h"
+#include "core/kernels.h"
 
 #include <cstddef>
 
@@ -19,7 +19,7 @@ namespace x86_v3 {
 #if !defined(__clang__)
 #define AS_KERNELS_AVX // GCC does not turn the portable forms into single instructions; Clang does
 #endif
-#include "kernels_impl.h"
+#include "core/kernels_impl.h"
 } // namespace x86_v3
 
 #if defined(__clang__)

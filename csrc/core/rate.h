@@ -1,7 +1,7 @@
 // The long-run decode rate of a context band, the price of time in Eq. (7) (paper section 3.4, i).
 #pragma once
 
-#include "context_law.h"
+#include "core/context_law.h"
 
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-#include "sample_bank.h"
+#include "core/sample_bank.h"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // sample bank"). The online pass alone does not fit the shape: contexts arrive one request at a time.
 #pragma once
 
-#include "context_law.h"
+#include "core/context_law.h"
 
 #include <cstdint>
 

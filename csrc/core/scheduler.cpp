@@ -1,5 +1,5 @@
 // The planning half of a round; scheduler_observe.cpp has the learning half, scheduler_state.cpp the persistence.
-#include "scheduler.h"
+#include "core/scheduler.h"
 
 #include <algorithm>
 #include <cassert>
@@ -8,8 +8,7 @@
 namespace adaspark::core {
 
 namespace {
-constexpr int32_t kSplitHold = 8;    // rounds a width is held before a class is split
-constexpr double kSteep = 1.25;      // a class whose top costs this much more than its bottom is split at its edge
+constexpr int32_t kSplitHold = 8; // rounds a width is held before a class is split
 constexpr uint32_t kExplorePeriod = 16;
 } // namespace
 
@@ -264,7 +263,8 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
     if (choice.rows > 1) {
         held_rounds_ = choice.rows == held_rows_ ? held_rounds_ + 1 : 0;
         held_rows_ = choice.rows;
-        if (held_rounds_ >= kSplitHold) {
+        if (held_rounds_ == kSplitHold) {
+            held_rounds_ = 0; // whatever comes of it, the next look is as many rounds away
             consider_split(choice, o);
         }
     }
@@ -272,41 +272,16 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
 }
 
 void Scheduler::consider_split(const Choice & held, const Objective & o) noexcept {
-    const WidthTable & w = learned_.widths;
-    int32_t at = -1;
-    for (int32_t i = 0; i < w.size(); ++i) {
-        at = w.at(i).high == held.rows ? i : at;
-    }
-    if (at < 0 || w.size() >= kMaxWidths) {
+    int32_t tops[kMaxWidths];
+    double price[kMaxWidths];
+    const int32_t n = learned_.widths.tops(tops, price);
+    if (n >= kMaxWidths) {
         return;
     }
-    const double bar = o.bar(o.value(held.tokens, w.price_at_least(held.rows)), held.tokens);
-    // Nearest interval first: below the held width, above it, then outwards.
-    for (int32_t distance = 0; distance < w.size(); ++distance) {
-        for (const int32_t upper : {at - distance, at + 1 + distance}) {
-            if (upper < 1 || upper >= w.size()) {
-                continue;
-            }
-            const int32_t a = w.at(upper - 1).high;
-            const int32_t b = w.at(upper).high;
-            if (b - a < 2 || !w.measured(a) || !w.measured(b) || b > room_) {
-                continue;
-            }
-            const double low = w.price_of(a);
-            if (o.value(tokens_at(b - 1, o), low) <= bar) {
-                continue;
-            }
-            const bool steep = w.price_of(b) > kSteep * low;
-            int32_t split = (a + b) / 2;
-            if (steep && a == held.rows) {
-                split = a + 1;
-            } else if (steep && b == held.rows) {
-                split = b - 1;
-            }
-            learned_.widths.split(split);
-            held_rounds_ = 0;
-            return;
-        }
+    const int32_t at = split_point({tops, static_cast<size_t>(n)}, {price, static_cast<size_t>(n)}, held.rows,
+                                   held.tokens, o, [&](int32_t rows) { return tokens_at(rows, o); });
+    if (at > 0) {
+        learned_.widths.split(at);
     }
 }
 
@@ -356,16 +331,21 @@ const Tree & Scheduler::plan(const DraftBlock * block) noexcept {
     const bool drafted = block != nullptr && !block->confidence.empty();
     if (drafted) {
         const int32_t positions = std::min<int32_t>(static_cast<int32_t>(block->confidence.size()), config_.block);
-        alignas(32) int32_t tokens[kMaxBlock * kTopK];
+        alignas(32) int32_t tokens[kMaxBlock * kTopK] = {};
         alignas(32) float logits[kMaxBlock * kTopK];
         const int32_t * token = block->tokens.data();
         const float * logit = block->logits.data();
-        if (config_.top_k != kTopK) { // spread to whole lanes; the spare ones hold no mass
+        int32_t least = 0;
+        for (int32_t i = 0; i < positions * config_.top_k; ++i) {
+            least = std::min(least, token[i]);
+        }
+        if (config_.top_k != kTopK || least < 0) { // spread to whole lanes; empty ones hold no mass
             for (int32_t i = 0; i < positions * kTopK; ++i) {
                 const int32_t lane = i % kTopK;
                 const int32_t from = i / kTopK * config_.top_k + lane;
-                tokens[i] = lane < config_.top_k ? token[from] : -1;
-                logits[i] = lane < config_.top_k ? logit[from] : -std::numeric_limits<float>::infinity();
+                const bool filled = lane < config_.top_k && token[from] >= 0;
+                tokens[i] = filled ? token[from] : -1;
+                logits[i] = filled ? logit[from] : -std::numeric_limits<float>::infinity();
             }
             token = tokens;
             logit = logits;
@@ -373,7 +353,7 @@ const Tree & Scheduler::plan(const DraftBlock * block) noexcept {
         chains_.take_block(token, positions, config_.top_k, set_);
         if (!config_.siblings) {
             for (int32_t i = 0; i < positions; ++i) {
-                set_.dead[i] |= 0xFE;
+                set_.dead[i] = static_cast<uint8_t>(set_.dead[i] | 0xFE);
             }
         }
         if (config_.text && room_ > 1) {

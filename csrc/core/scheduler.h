@@ -8,16 +8,16 @@
 // Only begin_request, the constructor, save and load allocate. Not thread-safe.
 #pragma once
 
-#include "acceptance.h"
-#include "candidates.h"
-#include "chooser.h"
-#include "draft_gate.h"
-#include "gains.h"
-#include "head_estimate.h"
-#include "rate.h"
-#include "suffix_index.h"
-#include "tree.h"
-#include "width_table.h"
+#include "core/acceptance.h"
+#include "core/candidates.h"
+#include "core/chooser.h"
+#include "core/draft_gate.h"
+#include "core/gains.h"
+#include "core/head_estimate.h"
+#include "core/rate.h"
+#include "core/suffix_index.h"
+#include "core/tree.h"
+#include "core/width_table.h"
 
 #include <cstdint>
 #include <span>
@@ -123,6 +123,9 @@ public:
     const WidthTable & widths() const noexcept { return learned_.widths; }
     const Offer & offer() const noexcept { return offer_; }
     const AcceptanceModel & acceptance() const noexcept { return learned_.acceptance; }
+    const Guard & guard() const noexcept { return learned_.guard; }
+    const HeadEstimate & head_estimate() const noexcept { return head_estimate_; }
+    Gains gains() const noexcept { return learned_.gains.at(context_); } // at the next round's context
     const SuffixIndex & index() const noexcept { return index_; }
     int32_t incumbent() const noexcept { return learned_.incumbent; }
     int32_t context() const noexcept { return context_; }

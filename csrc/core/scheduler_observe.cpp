@@ -1,5 +1,5 @@
 // The learning half of a round (paper, Algorithm 1, lines 14 to 18) and the end of a request.
-#include "scheduler.h"
+#include "core/scheduler.h"
 
 #include <algorithm>
 #include <cassert>

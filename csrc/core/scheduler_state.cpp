@@ -1,6 +1,6 @@
 // The learned state as bytes: a header, the learners field by field, a checksum.
-#include "archive.h"
-#include "scheduler.h"
+#include "core/archive.h"
+#include "core/scheduler.h"
 
 #include <memory>
 

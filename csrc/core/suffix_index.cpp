@@ -1,4 +1,4 @@
-#include "suffix_index.h"
+#include "core/suffix_index.h"
 
 #include <algorithm>
 #include <bit>

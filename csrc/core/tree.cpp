@@ -1,6 +1,6 @@
-#include "tree.h"
+#include "core/tree.h"
 
-#include "kernels.h"
+#include "core/kernels.h"
 
 #include <algorithm>
 #include <bit>

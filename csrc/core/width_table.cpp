@@ -1,4 +1,4 @@
-#include "width_table.h"
+#include "core/width_table.h"
 
 #include <algorithm>
 #include <bit>
@@ -202,6 +202,14 @@ double WidthTable::price_at_least(int32_t rows) const noexcept {
 
 double WidthTable::price_of(int32_t rows) const noexcept {
     return rows >= 1 && rows <= kMaxRows && position_[rows] >= 0 ? lanes_.price[position_[rows]] : kInfinity;
+}
+
+int32_t WidthTable::tops(int32_t * rows, double * price) const noexcept {
+    for (int32_t i = 0; i < count_; ++i) {
+        rows[i] = at(i).high;
+        price[i] = lanes_.price[i];
+    }
+    return count_;
 }
 
 void WidthTable::record_verify(int32_t rows, uint32_t context, double time) noexcept {

@@ -2,10 +2,10 @@
 // price", Eq. 5). A class is an interval of widths priced at its top, the only width in it that is offered.
 #pragma once
 
-#include "context_law.h"
-#include "kernels.h"
-#include "sample_bank.h"
-#include "tree.h"
+#include "core/context_law.h"
+#include "core/kernels.h"
+#include "core/sample_bank.h"
+#include "core/tree.h"
 
 #include <cstdint>
 
@@ -83,6 +83,9 @@ public:
     // Cheapest price of a measured width of at least `rows`, from the last offer(); infinite where there is none.
     double price_at_least(int32_t rows) const noexcept;
     double price_of(int32_t rows) const noexcept; // of a class top, from the last offer()
+
+    // All class tops, ascending, with their price from the last offer(); infinite while unmeasured. Returns how many.
+    int32_t tops(int32_t * rows, double * price) const noexcept;
 
     // A verify of exactly `rows` rows took `time` microseconds. Dropped unless `rows` is a class top.
     void record_verify(int32_t rows, uint32_t context, double time) noexcept;
