@@ -3,14 +3,14 @@
 Arrays are taken as they are: contiguous and of the type stated, or TypeError. Times are microseconds.
 """
 
-from typing import Any, TypedDict, final
+from typing import Any, TypeAlias, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-_Int = NDArray[np.int32]
-_Float = NDArray[np.float32]
-_Double = NDArray[np.float64]
+_Int: TypeAlias = NDArray[np.int32]
+_Float: TypeAlias = NDArray[np.float32]
+_Double: TypeAlias = NDArray[np.float64]
 
 MAX_ROWS: int
 MAX_CANDIDATES: int

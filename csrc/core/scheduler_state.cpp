@@ -59,6 +59,7 @@ bool Scheduler::load(std::span<const uint8_t> bytes) {
         return false;
     }
     learned_ = *learned;
+    planned_ = false;
     learned_.widths.restored();
     return true;
 }

@@ -29,7 +29,7 @@ double Level::value() const noexcept {
     return std::clamp<double>(least, kLevelLow, kLevelHigh);
 }
 
-double Timed::record(uint32_t context, double time, double clock) noexcept {
+double Timed::record(uint32_t context, double time) noexcept {
     const double ratio = law.trained() ? time / law.price(ContextBasis(context)) : 0.0;
     if (ratio > 0.0) {
         level.add(ratio);
@@ -39,7 +39,6 @@ double Timed::record(uint32_t context, double time, double clock) noexcept {
     if (count == kMeasurements || count % kLevelWindow == 0) {
         anchor = lowest;
     }
-    clock_then = clock;
     law.train(context, time);
     bank.add(context, time);
     return ratio;
@@ -79,6 +78,7 @@ void WidthTable::begin_request() noexcept {
     clock_ = 1.0;
     round_ratio_ = 0.0;
     round_drafted_ = false;
+    round_position_ = -1;
     for (int32_t i = 0; i < count_; ++i) {
         sync(i);
     }
@@ -88,6 +88,7 @@ void WidthTable::restored() noexcept {
     clock_ = recent_.value();
     round_ratio_ = 0.0;
     round_drafted_ = false;
+    round_position_ = -1;
     lanes_ = WidthLanes{};
     index_rows();
 }
@@ -217,21 +218,21 @@ void WidthTable::record_verify(int32_t rows, uint32_t context, double time) noex
     if (position < 0 || !(time > 0.0)) {
         return;
     }
-    const double ratio = storage_[order_[position]].timed.record(context, time, clock_);
-    if (!round_drafted_ && ratio > 0.0) {
+    const double ratio = storage_[order_[position]].timed.record(context, time);
+    if (!(round_drafted_ && round_ratio_ > 0.0) && ratio > 0.0) {
         round_ratio_ = ratio;
     }
-    sync(position);
+    round_position_ = position;
 }
 
 void WidthTable::record_draft(uint32_t context, double time) noexcept {
     if (!(time > 0.0)) {
         return;
     }
-    const double ratio = draft_.record(context, time, clock_);
+    const double ratio = draft_.record(context, time);
+    round_drafted_ = true;
     if (ratio > 0.0) {
         round_ratio_ = ratio;
-        round_drafted_ = true;
     }
 }
 
@@ -240,8 +241,17 @@ void WidthTable::tick() noexcept {
         recent_.add(round_ratio_);
         clock_ = recent_.value();
     }
+    // What ran was measured on the machine of this round: it is stale from here on, not from the round before.
+    if (round_drafted_) {
+        draft_.clock_then = clock_;
+    }
+    if (round_position_ >= 0) {
+        storage_[order_[round_position_]].timed.clock_then = clock_;
+        sync(round_position_);
+    }
     round_ratio_ = 0.0;
     round_drafted_ = false;
+    round_position_ = -1;
 }
 
 void WidthTable::came_out_short(int32_t asked, int32_t built) noexcept {

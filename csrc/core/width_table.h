@@ -40,7 +40,7 @@ struct Timed {
     SampleBank bank;
 
     // Returns measured / law from before this sample trains the law, or 0 while there is no law.
-    double record(uint32_t context, double time, double clock) noexcept;
+    double record(uint32_t context, double time) noexcept;
 
     template <class A> void fields(A & a) { a(count, lowest, anchor, clock_then, level, law, bank); }
 };
@@ -131,6 +131,7 @@ private:
     double clock_ = 1.0;     // drift of the machine against the laws, [0.5, 2]
     double round_ratio_ = 0.0; // this round's ratio for the clock, 0 = none
     bool round_drafted_ = false;
+    int32_t round_position_ = -1; // class that ran this round
     WidthLanes lanes_;
 };
 
