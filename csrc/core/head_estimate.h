@@ -31,7 +31,7 @@ inline double shift_odds(double q, double odds_factor) noexcept {
     return q * odds_factor / (1.0 - q + q * odds_factor); // keeps 0 and 1
 }
 
-inline constexpr double kGuardKeep = 0.99729605548; // 0.5^(1/256): a half-life of 256 labelled parents
+inline constexpr double kGuardKeep = 0.9972960560854701; // 0.5^(1/256): a half-life of 256 labelled parents
 inline constexpr double kLossFloor = 1e-12;         // probabilities are clipped to [1e-12, 1 - 1e-12] in the loss
 
 // Decayed log losses of the two on the same labels, each candidate of a parent as accepted or not.
