@@ -228,16 +228,11 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
     if (drafted) {
         Expected e;
         expect(e);
-        int32_t & incumbent = learned_.incumbent;
-        if (incumbent == 0 && offer_.count > 0) {
-            incumbent = offer_.rows[offer_.count - 1]; // wide at first: only wide rounds teach the gains above n0
-        }
         const bool probing = learned_.gate.probing();
+        const int32_t widest = offer_.count > 0 ? offer_.rows[offer_.count - 1] : 0;
+        const int32_t incumbent = learned_.incumbent > 0 ? learned_.incumbent : widest; // only wide rounds teach gains
         choice = choose_width(offer_, e, o, probing ? 0 : incumbent);
         if (choice.position >= 0) {
-            if (!probing && room_ == config_.max_rows) {
-                incumbent = choice.rows;
-            }
             const double price = offer_.price[choice.position];
             if (text_choice_.position >= 0) {
                 learned_.gate.drafted(gate_input_, choice.tokens, o.fixed + price);
@@ -257,6 +252,10 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
     }
     if (choice.position < 0) {
         return 1; // nothing is priced, and nothing may be measured
+    }
+    // Measurement, probes and rounds short of room say nothing about the width to hold.
+    if (drafted && !learned_.gate.probing() && room_ == config_.max_rows) {
+        learned_.incumbent = choice.rows;
     }
     report_.tokens = choice.tokens;
     report_.verify_price = offer_.price[choice.position];
