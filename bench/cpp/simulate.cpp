@@ -12,29 +12,29 @@ namespace bench {
 CostLaw cost_law(const std::string & name) {
     CostLaw c;
     if (name == "lfm-dense") { // Table 1 and section 3.2: flat to 16 rows, a step above, dearer at 40 than at 48
-        c.points = {{1, {22.4, 0.10}}, {2, {23.2, 0.10}}, {8, {23.9, 0.13}}, {16, {25.8, 0.20}}, {20, {36.2, 0.30}},
+        c.points = {{1, {22.4, 0.10}},  {2, {23.2, 0.10}},  {8, {23.9, 0.13}},  {16, {25.8, 0.20}}, {20, {36.2, 0.30}},
                     {32, {43.7, 0.43}}, {40, {49.0, 0.50}}, {48, {46.9, 0.50}}, {64, {60.0, 0.60}}};
         c.steps = true;
         c.draft = 9.6;
     } else if (name == "lfm-routed") { // rises with every row
-        c.points = {{1, {9.4, 0.01}}, {2, {14.3, 0.02}}, {4, {18.2, 0.02}}, {6, {21.0, 0.02}}, {8, {23.5, 0.03}},
-                    {12, {27.5, 0.06}}, {16, {31.0, 0.11}}, {24, {43.0, 0.2}}, {32, {54.3, 0.35}}, {48, {66.0, 0.4}},
-                    {64, {80.0, 0.5}}};
+        c.points = {{1, {9.4, 0.01}},   {2, {14.3, 0.02}},  {4, {18.2, 0.02}},  {6, {21.0, 0.02}},
+                    {8, {23.5, 0.03}},  {12, {27.5, 0.06}}, {16, {31.0, 0.11}}, {24, {43.0, 0.2}},
+                    {32, {54.3, 0.35}}, {48, {66.0, 0.4}},  {64, {80.0, 0.5}}};
         c.draft = 7.1;
-        c.jitter = 0.04; // the experts its rows touch
+        c.jitter = 0.04;            // the experts its rows touch
     } else if (name == "qwen-4b") { // fragments of 8 rows
-        c.points = {{1, {23.0, 1.1}}, {4, {24.0, 1.2}}, {8, {24.7, 1.28}}, {10, {35.9, 1.7}}, {16, {36.7, 2.35}},
+        c.points = {{1, {23.0, 1.1}},  {4, {24.0, 1.2}},  {8, {24.7, 1.28}},   {10, {35.9, 1.7}}, {16, {36.7, 2.35}},
                     {20, {76.0, 2.9}}, {24, {82.0, 3.2}}, {32, {100.5, 4.03}}, {64, {190.0, 8.0}}};
         c.steps = true;
         c.draft = 8.0;
     } else if (name == "qwen-8b") {
-        c.points = {{1, {38.3, 1.0}}, {4, {40.4, 1.15}}, {8, {41.3, 1.2}}, {10, {62.0, 1.7}}, {16, {62.5, 2.27}},
+        c.points = {{1, {38.3, 1.0}},   {4, {40.4, 1.15}},  {8, {41.3, 1.2}},    {10, {62.0, 1.7}}, {16, {62.5, 2.27}},
                     {20, {133.0, 3.0}}, {24, {146.0, 3.4}}, {32, {175.6, 4.12}}, {64, {340.0, 8.0}}};
         c.steps = true;
         c.draft = 11.2;
     } else if (name == "cpu-2core") {
         const int32_t rows[] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
-        const double near[] = {4.8, 7.0, 10.0, 12.4, 17.8, 20.9, 29.9, 33.0, 64.0};   // at 300 tokens
+        const double near[] = {4.8, 7.0, 10.0, 12.4, 17.8, 20.9, 29.9, 33.0, 64.0};  // at 300 tokens
         const double far[] = {9.0, 14.0, 18.5, 21.5, 28.4, 34.5, 49.0, 55.0, 113.0}; // at 2,000
         for (int i = 0; i < 9; ++i) {
             const double slope = (far[i] - near[i]) / 1.7;
@@ -50,8 +50,8 @@ CostLaw cost_law(const std::string & name) {
         c.points = {{1, {5.0, 0.2}}, {64, {320.0, 12.8}}};
         c.draft = 10.0;
     } else { // "inversion": 33 to 47 rows run a geometry dearer than the one of 48
-        c.points = {{1, {20.0, 0.1}}, {8, {21.0, 0.1}}, {16, {22.0, 0.15}}, {24, {30.0, 0.2}}, {32, {34.0, 0.2}},
-                    {40, {44.0, 0.3}}, {48, {27.0, 0.2}}, {64, {47.0, 0.4}}};
+        c.points = {{1, {20.0, 0.1}},  {8, {21.0, 0.1}},  {16, {22.0, 0.15}}, {24, {30.0, 0.2}},
+                    {32, {34.0, 0.2}}, {40, {44.0, 0.3}}, {48, {27.0, 0.2}},  {64, {47.0, 0.4}}};
         c.steps = true;
         c.draft = 4.0;
     }
@@ -64,9 +64,9 @@ struct Plan {
     std::string work = "mixed";
     uint64_t seed = 0;
     int32_t requests = 8;
-    int32_t switch_at = -1;      // request whose reply changes to `to` at its middle
+    int32_t switch_at = -1; // request whose reply changes to `to` at its middle
     std::string to = "code";
-    int32_t slow_at = -1;        // round (of all) from which the machine is 50% slower
+    int32_t slow_at = -1; // round (of all) from which the machine is 50% slower
     int32_t first_reply = 1024;
     bool trace = false;
 };
@@ -186,14 +186,17 @@ int main(int argc, char ** argv) {
             ++rounds;
             ++round;
             if (plan.trace) {
-                std::fprintf(stderr, "q=%d r=%d ctx=%d kind=%d reason=%d rows=%d asked=%d acc=%zu exp=%.2f price=%.0f t=%.0f probe=%d rate=%.3f fitted=%d inc=%d\n",
+                std::fprintf(stderr,
+                             "q=%d r=%d ctx=%d kind=%d reason=%d rows=%d asked=%d acc=%zu exp=%.2f price=%.0f t=%.0f "
+                             "probe=%d rate=%.3f fitted=%d inc=%d\n",
                              q, rounds, at, static_cast<int>(report.kind), static_cast<int>(report.reason), tree->rows,
-                             report.asked_rows, path.size(), report.tokens, report.verify_price, t.verify,
-                             d.probing, 1e3 * scheduler->rate(), report.fitted, scheduler->incumbent());
+                             report.asked_rows, path.size(), report.tokens, report.verify_price, t.verify, d.probing,
+                             1e3 * scheduler->rate(), report.fitted, scheduler->incumbent());
             }
             if (rounds % 50 == 0) { // tokens per second of each 50 rounds, for recovery curves
                 char text[48];
-                std::snprintf(text, sizeof text, "%s%.2f", curve.empty() ? "" : ",", 1e6 * (at - part_from) / part_time);
+                std::snprintf(text, sizeof text, "%s%.2f", curve.empty() ? "" : ",",
+                              1e6 * (at - part_from) / part_time);
                 curve += text;
                 part_time = 0.0;
                 part_from = at;

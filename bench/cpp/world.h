@@ -1,6 +1,6 @@
 // A test double of target, drafter and machine with known laws: which candidate is accepted is drawn from a softmax
-// with known coefficients, and what a verify takes from a known cost law with jitter, bursts and drift. Everything about
-// a request is a function of its seed and the position, so two policies meet the same text and the same drafts.
+// with known coefficients, and what a verify takes from a known cost law with jitter, bursts and drift. Everything
+// about a request is a function of its seed and the position, so two policies meet the same text and the same drafts.
 #pragma once
 
 #include "core/scheduler.h"
@@ -20,7 +20,7 @@ using namespace adaspark::core;
 
 // SplitMix64: small, and good enough to draw outcomes from.
 class Random {
-public:
+  public:
     explicit Random(uint64_t seed) : state_(seed) {}
     uint64_t bits() {
         uint64_t z = (state_ += 0x9E3779B97F4A7C15ULL);
@@ -38,7 +38,7 @@ public:
     }
     int32_t below(int32_t n) { return static_cast<int32_t>(bits() % static_cast<uint64_t>(n)); }
 
-private:
+  private:
     uint64_t state_;
 };
 
@@ -46,11 +46,11 @@ inline uint64_t mix_seed(uint64_t a, uint64_t b) { return Random(a * 0x9E3779B97
 
 // How predictable a request is.
 struct Workload {
-    double pick = 0.7;    // logit of the drafter's first pick, on average
-    double decay = 0.25;  // logits lost a position
-    double spread = 1.3;  // standard deviation of the logit
-    double repeat = 0.01; // chance a token that an earlier passage starts again
-    double length = 12;   // tokens of a repeated passage, on average
+    double pick = 0.7;      // logit of the drafter's first pick, on average
+    double decay = 0.25;    // logits lost a position
+    double spread = 1.3;    // standard deviation of the logit
+    double repeat = 0.01;   // chance a token that an earlier passage starts again
+    double length = 12;     // tokens of a repeated passage, on average
     double head_bias = 0.4; // what the confidence head adds to the logit it reports
 };
 
@@ -182,8 +182,8 @@ struct CostLaw {
             if (rows <= points[i].first) {
                 const double high = at(points[i], context);
                 const double low = at(points[i - 1], context);
-                const double share = static_cast<double>(rows - points[i - 1].first) /
-                                     (points[i].first - points[i - 1].first);
+                const double share =
+                    static_cast<double>(rows - points[i - 1].first) / (points[i].first - points[i - 1].first);
                 return 1e3 * (steps ? high : low + (high - low) * share);
             }
         }

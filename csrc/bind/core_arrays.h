@@ -16,9 +16,7 @@ namespace py = pybind11;
 
 template <class T> using Array = py::array_t<T, py::array::c_style>;
 
-template <class T> std::span<const T> view(const Array<T> & a) {
-    return {a.data(), static_cast<size_t>(a.size())};
-}
+template <class T> std::span<const T> view(const Array<T> & a) { return {a.data(), static_cast<size_t>(a.size())}; }
 
 template <class T> Array<T> to_array(std::span<const T> values) {
     Array<T> out(static_cast<py::ssize_t>(values.size()));

@@ -128,7 +128,8 @@ void bind_choice(py::module_ & m) {
         py::arg("text").noconvert(), py::arg("draft_reference"), py::arg("text_reference"), py::arg("rate"),
         py::arg("fixed"), py::arg("incumbent") = 0, py::arg("margin") = kMargin,
         py::arg("gains") = std::array<double, 4>{1.0, 1.0, 1.0, 1.0},
-        "(rows, tokens, value) of Eq. (7) over the offered widths. gains: draft above, text above, draft below, text below.");
+        "(rows, tokens, value) of Eq. (7) over the offered widths. gains: draft above, text above, draft below, text "
+        "below.");
     m.def(
         "split_point",
         [](const Array<int32_t> & tops, const Array<double> & price, const Array<double> & tokens, int32_t held,
@@ -159,7 +160,8 @@ void init_learners(py::module_ & m) {
     py::class_<HeadEstimate>(m, "HeadOffset", "Per-request logit offset of the head-based estimate.")
         .def(py::init<>())
         .def("learn", &HeadEstimate::learn, py::arg("gradient"), py::arg("squared"))
-        .def("shift", [](const HeadEstimate & h, double q) { return shift_odds(q, h.odds_factor()); }, py::arg("q"))
+        .def(
+            "shift", [](const HeadEstimate & h, double q) { return shift_odds(q, h.odds_factor()); }, py::arg("q"))
         .def_property_readonly("value", [](const HeadEstimate & h) { return h.offset.value; });
     py::class_<GateInput>(m, "GateInput", "A round as known before the drafter runs.")
         .def(py::init([](double tokens, double time, double rate, double optimistic) {

@@ -154,9 +154,8 @@ void init_scheduler(py::module_ & m) {
         .def(
             "observe",
             [](Scheduler & s, const Array<int32_t> & path, int32_t next_token, double draft_us, double verify_us,
-               double commit_us, bool last) {
-                s.observe({view(path), next_token, last}, {draft_us, verify_us, commit_us});
-            },
+               double commit_us,
+               bool last) { s.observe({view(path), next_token, last}, {draft_us, verify_us, commit_us}); },
             py::arg("path").noconvert(), py::arg("next_token"), py::arg("draft_us"), py::arg("verify_us"),
             py::arg("commit_us"), py::arg("last"))
         .def("end_request", &Scheduler::end_request)

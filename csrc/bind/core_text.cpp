@@ -42,13 +42,14 @@ void init_text(py::module_ & m) {
                 return py::make_tuple(to_array(chain.token, chain.count), to_array(chain.slot, chain.count));
             },
             py::arg("anchor"), py::arg("depth") = kChainDepth, "(tokens, evidence slots) of the chain from the anchor.")
-        .def("precision", [](const SuffixIndex & index) {
-            double p[kSlots];
-            for (int32_t s = 0; s < kSlots; ++s) {
-                p[s] = index.precision(s);
-            }
-            return to_array(p, kSlots);
-        })
+        .def("precision",
+             [](const SuffixIndex & index) {
+                 double p[kSlots];
+                 for (int32_t s = 0; s < kSlots; ++s) {
+                     p[s] = index.precision(s);
+                 }
+                 return to_array(p, kSlots);
+             })
         .def("__len__", [](const SuffixIndex & index) { return index.tokens().size(); });
 }
 

@@ -10,7 +10,8 @@ using namespace adaspark::core;
 
 namespace {
 
-std::vector<Candidate> candidates(const Array<int32_t> & tokens, const Array<int32_t> & parents, const Array<float> & q) {
+std::vector<Candidate> candidates(const Array<int32_t> & tokens, const Array<int32_t> & parents,
+                                  const Array<float> & q) {
     require(tokens.size() == parents.size() && tokens.size() == q.size(), "tokens, parents and q differ in length");
     require(tokens.size() <= kMaxCandidates, "too many candidates");
     std::vector<Candidate> out(static_cast<size_t>(tokens.size()));

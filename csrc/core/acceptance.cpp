@@ -7,8 +7,8 @@ namespace adaspark::core {
 
 void RequestBias::step(double gradient, double squared_gradient, double cap) noexcept {
     squared = std::min(squared + squared_gradient, cap);
-    value = std::clamp(value - kPerRequestRate * gradient / (1.0 + std::sqrt(squared)), -kPerRequestBand,
-                       kPerRequestBand);
+    value =
+        std::clamp(value - kPerRequestRate * gradient / (1.0 + std::sqrt(squared)), -kPerRequestBand, kPerRequestBand);
 }
 
 AcceptanceModel::AcceptanceModel() noexcept : dense{} {
@@ -28,8 +28,8 @@ void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPr
     alignas(32) double group_p[kMaxBlock + 4];
     for (int32_t t = 0; t < set.text; ++t) {
         const int32_t slot = set.text_slot[t];
-        out.text[t] = f.text_base[slot] + bucket_weight[kTextOnly + text_bucket(slot, set.text_run[t])] +
-                      terms.context_term;
+        out.text[t] =
+            f.text_base[slot] + bucket_weight[kTextOnly + text_bucket(slot, set.text_run[t])] + terms.context_term;
     }
     for (int32_t i = 0; i < n; ++i) {
         const GroupText & g = set.group[i];

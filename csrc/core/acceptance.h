@@ -12,19 +12,19 @@ namespace adaspark::core {
 
 // Coefficients: kDense shared ones (pick: intercept, logit head, logit share; sibling: intercept, log r, logit head,
 // logit share; depth slope; context slope), then the buckets of the text.
-inline constexpr int32_t kTextOnly = 0;                     // kBuckets: text-only nodes
-inline constexpr int32_t kAgreedPick = kBuckets;            // kBuckets
-inline constexpr int32_t kAgreedSibling = 2 * kBuckets;     // kBuckets
-inline constexpr int32_t kContraPick = 3 * kBuckets;        // kSlots
+inline constexpr int32_t kTextOnly = 0;                         // kBuckets: text-only nodes
+inline constexpr int32_t kAgreedPick = kBuckets;                // kBuckets
+inline constexpr int32_t kAgreedSibling = 2 * kBuckets;         // kBuckets
+inline constexpr int32_t kContraPick = 3 * kBuckets;            // kSlots
 inline constexpr int32_t kContraSibling = kContraPick + kSlots; // kSlots
 inline constexpr int32_t kBucketWeights = kContraSibling + kSlots;
 
 inline constexpr double kAcceptAlpha = 0.05;
 inline constexpr FtrlRule kBucketRule{.alpha = 0.5};
-inline constexpr double kPerRequestRate = 0.15;  // AdaGrad rate of the intercept and of the head's offset
-inline constexpr double kPerRequestBand = 2.0;   // their clamp, logits
-inline constexpr double kInterceptCap = 16.0;    // cap of the intercept's sum of squared gradients
-inline constexpr double kScoreNone = -1e30;      // score of an absent candidate
+inline constexpr double kPerRequestRate = 0.15; // AdaGrad rate of the intercept and of the head's offset
+inline constexpr double kPerRequestBand = 2.0;  // their clamp, logits
+inline constexpr double kInterceptCap = 16.0;   // cap of the intercept's sum of squared gradients
+inline constexpr double kScoreNone = -1e30;     // score of an absent candidate
 
 // One bias adapted by AdaGrad within a request.
 struct RequestBias {
@@ -43,15 +43,15 @@ struct alignas(32) RoundPrices {
 // Features and evidence of one round, frozen when the tree is built and used again for the labels.
 struct alignas(32) RoundFeatures {
     BlockFeatures block;
-    double evidence[kMaxBlock][kTopK];  // agreed and contradicted terms
-    double text_base[kSlots];           // logit of each slot's precision
-    double precision[kSlots];           // of each slot, (0, 1)
-    double context = 0.0;               // tokens / 8192
-    bool touched[kMaxBlock];            // evidence[i] is not all zero
+    double evidence[kMaxBlock][kTopK]; // agreed and contradicted terms
+    double text_base[kSlots];          // logit of each slot's precision
+    double precision[kSlots];          // of each slot, (0, 1)
+    double context = 0.0;              // tokens / 8192
+    bool touched[kMaxBlock];           // evidence[i] is not all zero
 };
 
 class AcceptanceModel {
-public:
+  public:
     AcceptanceModel() noexcept;
 
     void begin_request() noexcept { intercept = RequestBias{}; }
@@ -65,11 +65,11 @@ public:
     void learn(const CandidateSet & set, const RoundFeatures & features, const RoundPrices & p, int32_t group,
                int32_t text, int32_t accepted) noexcept;
 
-    alignas(32) FtrlLanes dense;                    // kDense lanes in use
-    FtrlCoordinate bucket[kBucketWeights];          // prior 0
+    alignas(32) FtrlLanes dense;           // kDense lanes in use
+    FtrlCoordinate bucket[kBucketWeights]; // prior 0
     double bucket_weight[kBucketWeights] = {};
-    uint32_t bucket_labels[kBucketWeights] = {};    // candidates labelled with the term
-    RequestBias intercept;                          // b_req
+    uint32_t bucket_labels[kBucketWeights] = {}; // candidates labelled with the term
+    RequestBias intercept;                       // b_req
 
     template <class A> void fields(A & a) {
         for (int32_t i = 0; i < kDense; ++i) {
@@ -81,7 +81,7 @@ public:
         a(bucket_weight, bucket_labels);
     }
 
-private:
+  private:
     void step_bucket(int32_t index, double gradient, uint32_t labels) noexcept;
 };
 

@@ -12,14 +12,14 @@
 namespace adaspark::core {
 
 class Writer {
-public:
+  public:
     static constexpr bool reading = false;
 
     explicit Writer(std::vector<uint8_t> & out) : out_(out) {}
 
     template <class... T> void operator()(T &... values) { (put(values), ...); }
 
-private:
+  private:
     template <class T> void put(T & value) {
         if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
             const size_t at = out_.size();
@@ -39,7 +39,7 @@ private:
 
 // Reads past the end leave zeros and clear ok().
 class Reader {
-public:
+  public:
     static constexpr bool reading = true;
 
     explicit Reader(std::span<const uint8_t> in) : in_(in) {}
@@ -49,7 +49,7 @@ public:
     bool ok() const { return ok_; }
     bool at_end() const { return in_.empty(); }
 
-private:
+  private:
     template <class T> void get(T & value) {
         if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
             value = T{};

@@ -19,10 +19,10 @@ inline int32_t run_bin(int32_t run) noexcept { return run == 0 ? 0 : run <= 2 ? 
 
 // What the text says about the children of one drafter parent: all of them lose to, or agree with, one proposal.
 struct GroupText {
-    int8_t slot = -1;    // evidence of the proposal; -1 = the text proposes nothing here
-    int8_t run = 0;      // run bin of the proposal
-    int8_t agreed = -1;  // lane of the block candidate that is the proposal, -1 = none
-    int16_t child = -1;  // text-only node of the proposal (number, from 0), -1 = none
+    int8_t slot = -1;   // evidence of the proposal; -1 = the text proposes nothing here
+    int8_t run = 0;     // run bin of the proposal
+    int8_t agreed = -1; // lane of the block candidate that is the proposal, -1 = none
+    int16_t child = -1; // text-only node of the proposal (number, from 0), -1 = none
 };
 
 // The text chain from the anchor alone, found before the drafter runs.
@@ -39,15 +39,15 @@ struct CandidateSet {
     int32_t total = 0;     // positions * kTopK + text
 
     int32_t token[kCandidateSlots];
-    int32_t parent[kCandidateSlots];    // candidate index or kAnchor
+    int32_t parent[kCandidateSlots];     // candidate index or kAnchor
     int16_t text_child[kCandidateSlots]; // text-only node below a sibling or text node, -1 = none
-    uint8_t dead[kMaxBlock];            // bit l: lane l is a stop token (or an unused lane) and never takes a row
-    GroupText group[kMaxBlock + 1];     // by position of the children; group[positions] belongs to the last pick
+    uint8_t dead[kMaxBlock];             // bit l: lane l is a stop token (or an unused lane) and never takes a row
+    GroupText group[kMaxBlock + 1];      // by position of the children; group[positions] belongs to the last pick
 
-    int8_t text_slot[kMaxText]; // evidence
-    int8_t text_run[kMaxText];  // run bin
+    int8_t text_slot[kMaxText];  // evidence
+    int8_t text_run[kMaxText];   // run bin
     int8_t text_depth[kMaxText]; // rows below the anchor, 1..kChainDepth
-    bool text_dead[kMaxText];   // a stop token: has a node but no row
+    bool text_dead[kMaxText];    // a stop token: has a node but no row
 
     int32_t text_base() const noexcept { return positions * kTopK; }
     bool is_text(int32_t candidate) const noexcept { return candidate >= text_base(); }
@@ -66,7 +66,7 @@ struct CandidateSet {
 
 // Builds candidate sets over one suffix index. Owns the scratch; no allocation.
 class ChainBuilder {
-public:
+  public:
     void set_stop_tokens(std::span<const int32_t> tokens) noexcept; // at most kStopTokens are kept
     bool is_stop(int32_t token) const noexcept;
 
@@ -84,14 +84,14 @@ public:
 
     static constexpr int32_t kStopTokens = 16;
 
-private:
+  private:
     // One chain below `start`, from `chain` where it is known already. Returns the steps it took.
     int32_t follow(const SuffixIndex & index, const AnchorChain * chain, int32_t start, int32_t depth,
                    CandidateSet & out) noexcept;
 
     static constexpr int32_t kTail = kCopyMost + 1;
     int32_t context_[kTail + kMaxBlock + kChainDepth + 1]; // committed tail, anchor, path
-    int32_t tail_ = 0; // tokens of it up to and with the anchor
+    int32_t tail_ = 0;                                     // tokens of it up to and with the anchor
     int32_t stop_[kStopTokens] = {};
     int32_t stops_ = 0;
 };

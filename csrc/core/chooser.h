@@ -14,10 +14,10 @@ inline constexpr double kMargin = 0.04; // of the incumbent's expected tokens, o
 
 // What a tree of every offered width is expected to accept, by source. Agreed candidates count as text.
 struct Expected {
-    double draft[kMaxWidths];       // S_d(n) at the offered widths
-    double text[kMaxWidths];        // S_ng(n)
-    double draft_reference = 0.0;   // S_d(n0)
-    double text_reference = 0.0;    // S_ng(n0)
+    double draft[kMaxWidths];     // S_d(n) at the offered widths
+    double text[kMaxWidths];      // S_ng(n)
+    double draft_reference = 0.0; // S_d(n0)
+    double text_reference = 0.0;  // S_ng(n0)
 };
 
 // How time is priced in one round.
@@ -58,8 +58,8 @@ Choice choose_width(const Offer & offer, const Expected & expected, const Object
 
 inline constexpr double kSteep = 1.25; // a class whose top costs this much more than its bottom is split at its edge
 
-// Where to split a class so that a width inside could win, or 0 (paper section 3.2). A width between neighbours a < b is
-// taken to cost at least the price of a and to bring at most the tokens of b - 1 rows; the nearest class to the held
+// Where to split a class so that a width inside could win, or 0 (paper section 3.2). A width between neighbours a < b
+// is taken to cost at least the price of a and to bring at most the tokens of b - 1 rows; the nearest class to the held
 // width that clears the margin under these terms is split: next to the held width where the price is steep, else in the
 // middle. `tops` ascend; `price` is infinite where unmeasured; `tokens(rows)` are the round's expected tokens.
 template <class Tokens>

@@ -9,11 +9,11 @@
 
 namespace adaspark::core {
 
-inline constexpr double kContextUnit = 8192.0;  // tokens of context in one u
-inline constexpr double kQuantile = 0.15;       // tau of Proposition 3
-inline constexpr int32_t kLawSamples = 3;       // samples held back before there is a law
-inline constexpr double kLawL1 = 0.002;         // lambda_1, on normalised time
-inline constexpr double kLawLow = 0.5;          // clamp of the answer, times the law's lowest normalised sample
+inline constexpr double kContextUnit = 8192.0; // tokens of context in one u
+inline constexpr double kQuantile = 0.15;      // tau of Proposition 3
+inline constexpr int32_t kLawSamples = 3;      // samples held back before there is a law
+inline constexpr double kLawL1 = 0.002;        // lambda_1, on normalised time
+inline constexpr double kLawLow = 0.5;         // clamp of the answer, times the law's lowest normalised sample
 inline constexpr double kLawHigh = 3.0;
 inline constexpr FtrlRule kLawRule{.alpha = 0.05};
 
@@ -29,12 +29,12 @@ struct ContextBasis {
 
 // The online law. Untrained until it has kLawSamples samples; the first ones are held back and set its scale.
 struct ContextLaw {
-    uint32_t samples = 0;          // seen, held-back ones included
-    double scale = 0.0;            // microseconds: the least of the first kLawSamples
-    double floor = 0.0;            // lowest normalised time seen
-    uint32_t context_low = 0;      // tokens: span of all samples, read by the refit
+    uint32_t samples = 0;     // seen, held-back ones included
+    double scale = 0.0;       // microseconds: the least of the first kLawSamples
+    double floor = 0.0;       // lowest normalised time seen
+    uint32_t context_low = 0; // tokens: span of all samples, read by the refit
     uint32_t context_high = 0;
-    double weight[kBasis] = {};    // normalised; context weights are >= 0, so the law never falls with context
+    double weight[kBasis] = {}; // normalised; context weights are >= 0, so the law never falls with context
     FtrlCoordinate coordinate[kBasis];
     uint32_t held_context[kLawSamples] = {};
     double held_time[kLawSamples] = {}; // microseconds
@@ -54,7 +54,7 @@ struct ContextLaw {
         }
     }
 
-private:
+  private:
     void fold(const ContextBasis & basis, double time) noexcept;
 };
 

@@ -6,11 +6,11 @@
 namespace adaspark::core {
 
 namespace {
-constexpr double kMemory = 24.0;        // rounds the means remember while drafting
-constexpr double kFamiliar = 3.0;       // rounds of a bin before its means are trusted
-constexpr double kCarried = 4.0;        // rounds that other requests count for
-constexpr double kProbeShare = 0.007;   // of the tokens decoded: what probes may cost
-constexpr double kLongest = 1024.0;     // rounds between probes at most
+constexpr double kMemory = 24.0;      // rounds the means remember while drafting
+constexpr double kFamiliar = 3.0;     // rounds of a bin before its means are trusted
+constexpr double kCarried = 4.0;      // rounds that other requests count for
+constexpr double kProbeShare = 0.007; // of the tokens decoded: what probes may cost
+constexpr double kLongest = 1024.0;   // rounds between probes at most
 constexpr double kCalibrationKeep = 0.99;
 constexpr double kCalibrationRidge = 8.0; // accepted nodes, toward a factor of 1
 } // namespace

@@ -13,25 +13,25 @@ int32_t text_bin(double tokens) noexcept;
 
 // What drafting has brought over not drafting, in one text bin.
 struct DraftAdvantage {
-    double tokens = 0.0;    // expected tokens a round, drafted minus not
-    double time = 0.0;      // microseconds a round, drafted minus not
-    double weight = 0.0;    // rounds behind the means, [0, kMemory]
-    uint32_t idle = 0;      // rounds of the bin since it last drafted
-    uint32_t interval = 1;  // rounds it may stay idle before a probe
+    double tokens = 0.0;   // expected tokens a round, drafted minus not
+    double time = 0.0;     // microseconds a round, drafted minus not
+    double weight = 0.0;   // rounds behind the means, [0, kMemory]
+    uint32_t idle = 0;     // rounds of the bin since it last drafted
+    uint32_t interval = 1; // rounds it may stay idle before a probe
 
     template <class A> void fields(A & a) { a(tokens, time, weight, idle, interval); }
 };
 
 // The round at hand, as known before the drafter runs.
 struct GateInput {
-    double tokens = 1.0;    // expected without drafting, the anchor's included
-    double time = 0.0;      // microseconds of the round without drafting
-    double rate = 0.0;      // tokens per microsecond at which time is priced
+    double tokens = 1.0;     // expected without drafting, the anchor's included
+    double time = 0.0;       // microseconds of the round without drafting
+    double rate = 0.0;       // tokens per microsecond at which time is priced
     double optimistic = 0.0; // tokens by which even a perfect block would beat not drafting; <= 0 = hopeless
 };
 
 class DraftGate {
-public:
+  public:
     // Estimates of other requests count for less than this one's.
     void begin_request() noexcept;
 
@@ -48,7 +48,7 @@ public:
 
     template <class A> void fields(A & a) { a(bin_, predicted_, realised_); }
 
-private:
+  private:
     DraftAdvantage bin_[kTextBins];
     double predicted_ = 0.0; // decayed sums of accepted nodes in drafted rounds
     double realised_ = 0.0;

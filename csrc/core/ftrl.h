@@ -9,10 +9,10 @@ namespace adaspark::core {
 
 // Constants of one learner (paper Table 14).
 struct FtrlRule {
-    double alpha;         // rate
-    double beta = 1.0;    // stabiliser
-    double l2 = 0.01;     // weight of the squared deviation from the centre
-    double cap = 400.0;   // sum of squared gradients never exceeds this: the floor of the learning rate
+    double alpha;       // rate
+    double beta = 1.0;  // stabiliser
+    double l2 = 0.01;   // weight of the squared deviation from the centre
+    double cap = 400.0; // sum of squared gradients never exceeds this: the floor of the learning rate
 };
 
 // One coordinate: z and n as in the algorithm. The weight lives with the caller, who may clamp it.
@@ -39,9 +39,9 @@ inline double ftrl_deviation(const FtrlCoordinate & c, double gate, const FtrlRu
 
 inline constexpr double kGate = 3.0; // a coefficient leaves its prior past kGate standard deviations of a zero-mean z
 
-// The gated step of the acceptance model. The variance of z under zero-mean gradients is the sum of their squares, which
-// is n, so the gate is kGate * sqrt(n): at gradients of size 1 the paper's 3 sqrt(m), and still three deviations at
-// smaller ones.
+// The gated step of the acceptance model. The variance of z under zero-mean gradients is the sum of their squares,
+// which is n, so the gate is kGate * sqrt(n): at gradients of size 1 the paper's 3 sqrt(m), and still three deviations
+// at smaller ones.
 inline double ftrl_gated_step(FtrlCoordinate & c, double g, double weight, double prior,
                               const FtrlRule & rule) noexcept {
     ftrl_accumulate(c, g, weight - prior, rule);

@@ -13,7 +13,7 @@ constexpr double kRidge = 0.02;         // of each regressor's sum of squares
 constexpr double kRidgeFloor = 0.05;    // keeps an empty fit at exactly 1
 constexpr double kLeast = 0.25;
 constexpr double kMost = 4.0;
-constexpr double kNegligible = 1e-3;    // tokens
+constexpr double kNegligible = 1e-3; // tokens
 } // namespace
 
 void GainFit::observe(double predicted, double realised, double context) noexcept {

@@ -1,6 +1,6 @@
-// The head-based estimate that the fitted model replaces, and the guard between the two (paper section 3.3, "Learning"):
-// a pick's confidence head, a sibling's share of the top-K mass, a text node's source precision, all shifted by one
-// per-request logit offset.
+// The head-based estimate that the fitted model replaces, and the guard between the two (paper section 3.3,
+// "Learning"): a pick's confidence head, a sibling's share of the top-K mass, a text node's source precision, all
+// shifted by one per-request logit offset.
 #pragma once
 
 #include "core/acceptance.h"
@@ -32,7 +32,7 @@ inline double shift_odds(double q, double odds_factor) noexcept {
 }
 
 inline constexpr double kGuardKeep = 0.9972960560854701; // 0.5^(1/256): a half-life of 256 labelled parents
-inline constexpr double kLossFloor = 1e-12;         // probabilities are clipped to [1e-12, 1 - 1e-12] in the loss
+inline constexpr double kLossFloor = 1e-12;              // probabilities are clipped to [1e-12, 1 - 1e-12] in the loss
 
 // Decayed log losses of the two on the same labels, each candidate of a parent as accepted or not.
 struct Guard {

@@ -36,8 +36,8 @@ struct alignas(32) WidthLanes {
     double weight[kBasis][kMaxWidths]; // normalised law
     double low[kMaxWidths];            // clamp of the law, normalised
     double high[kMaxWidths];
-    double scale[kMaxWidths];  // microseconds of one normalised unit, times level and staleness
-    double price[kMaxWidths];  // result, microseconds
+    double scale[kMaxWidths]; // microseconds of one normalised unit, times level and staleness
+    double price[kMaxWidths]; // result, microseconds
 };
 
 // FTRL-Proximal state of the dense acceptance coefficients (or any 12 lanes).

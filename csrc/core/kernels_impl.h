@@ -16,7 +16,9 @@ AS_INLINE V4d load(const double * p) {
     return v;
 }
 AS_INLINE void store(double * p, const V4d & v) { __builtin_memcpy(p, &v, sizeof v); }
-AS_INLINE V4d select(const V4i & mask, const V4d & a, const V4d & b) { return (V4d)((mask & (V4i)a) | (~mask & (V4i)b)); }
+AS_INLINE V4d select(const V4i & mask, const V4d & a, const V4d & b) {
+    return (V4d)((mask & (V4i)a) | (~mask & (V4i)b));
+}
 #ifdef AS_KERNELS_AVX
 AS_INLINE V4d vmin(const V4d & a, const V4d & b) { return (V4d)__builtin_ia32_minpd256(a, b); }
 AS_INLINE V4d vmax(const V4d & a, const V4d & b) { return (V4d)__builtin_ia32_maxpd256(a, b); }
@@ -158,7 +160,7 @@ static int32_t rank_descending(const float * key, int32_t n, int32_t limit, int3
 }
 
 static void block_features(const float * logits, const float * head, int32_t n, BlockFeatures & out) noexcept {
-    constexpr double eps = 1e-7;              // probabilities are clipped before any logit
+    constexpr double eps = 1e-7;                 // probabilities are clipped before any logit
     constexpr double bound = 16.118095550958316; // logit(1 - eps)
     alignas(32) double total[kMaxBlock + 4];
     alignas(32) double odds[kMaxBlock + 4];
@@ -287,7 +289,7 @@ static void block_path_q(const double (*p)[kTopK], const uint8_t * dead, int32_t
     }
 }
 
-static const Kernels table = {AS_KERNELS_NAME, rank_descending, block_features, block_softmax, sigmoid, log_lanes,
-                              price_widths,    ftrl_step,       block_path_q};
+static const Kernels table = {AS_KERNELS_NAME, rank_descending, block_features, block_softmax, sigmoid,
+                              log_lanes,       price_widths,    ftrl_step,      block_path_q};
 
 #undef AS_INLINE

@@ -8,7 +8,7 @@
 namespace adaspark::core {
 
 inline constexpr double kRateKeep = 0.9892280131939755; // 0.5^(1/64): a half-life of 64 rounds of the band
-inline constexpr uint32_t kRateRounds = 8;         // rounds of a band before its rate is used
+inline constexpr uint32_t kRateRounds = 8;              // rounds of a band before its rate is used
 
 struct LongRunRate {
     double tokens[kBands] = {}; // decayed committed tokens

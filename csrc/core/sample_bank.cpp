@@ -12,8 +12,8 @@ struct Sample {
 };
 
 constexpr int32_t kMaxSamples = kBands * kBankDepth;
-constexpr int32_t kPasses = 24;          // over a full band's training samples
-constexpr double kSpanFactor = 1.5;      // how far short of the trained span a bank may fall
+constexpr int32_t kPasses = 24;     // over a full band's training samples
+constexpr double kSpanFactor = 1.5; // how far short of the trained span a bank may fall
 constexpr int32_t kTrainOfBand = kBankDepth - kBankDepth / 4;
 
 // i-th sample of a band in arrival order.

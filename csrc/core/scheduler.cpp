@@ -237,8 +237,8 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
             if (text_choice_.position >= 0) {
                 learned_.gate.drafted(gate_input_, choice.tokens, o.fixed + price);
                 const double rate = o.rate > 0.0 ? o.rate : 0.0;
-                value_text = rate > 0.0 ? gate_input_.tokens - rate * gate_input_.time
-                                        : gate_input_.tokens / gate_input_.time;
+                value_text =
+                    rate > 0.0 ? gate_input_.tokens - rate * gate_input_.time : gate_input_.tokens / gate_input_.time;
             }
         }
     } else {
@@ -306,9 +306,9 @@ void Scheduler::explore(int32_t rows) noexcept {
     for (int32_t t = 0; t < set_.text; ++t) {
         const int32_t i = base + t;
         const int32_t above = set_.parent[i];
-        const bool reachable = above == kAnchor                ? true
-                               : above >= base ? (kept_text >> (above - base) & 1U) != 0
-                                               : (kept_lanes[above / kTopK] >> (above % kTopK) & 1) != 0;
+        const bool reachable = above == kAnchor ? true
+                               : above >= base  ? (kept_text >> (above - base) & 1U) != 0
+                                                : (kept_lanes[above / kTopK] >> (above % kTopK) & 1) != 0;
         if ((kept_text >> t & 1U) != 0 || i == removed || !reachable || order_.path_q[i] <= 0.0F) {
             continue;
         }

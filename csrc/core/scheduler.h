@@ -57,8 +57,8 @@ struct DraftBlock {
 };
 
 struct Decision {
-    bool draft = false;   // run the drafter
-    bool probing = false; // ... to learn whether it would pay again
+    bool draft = false;      // run the drafter
+    bool probing = false;    // ... to learn whether it would pay again
     double value_text = 0.0; // tokens by which the best round without drafting beats decoding at the long-run rate
 };
 
@@ -86,13 +86,13 @@ struct RoundReport {
     int32_t asked_rows = 1; // the class top that was chosen or measured
     int32_t candidates = 0;
     int32_t text_nodes = 0;
-    double tokens = 1.0;      // expected, the anchor's included
+    double tokens = 1.0;       // expected, the anchor's included
     double verify_price = 0.0; // microseconds; 0 = not priced
     double draft_price = 0.0;
 };
 
 class Scheduler {
-public:
+  public:
     explicit Scheduler(const SchedulerConfig & config, std::span<const int32_t> stop_tokens = {});
 
     // Starts a request whose prompt is in the target's cache and whose first token, the first anchor, has been chosen.
@@ -131,7 +131,7 @@ public:
     int32_t context() const noexcept { return context_; }
     double rate() const noexcept { return learned_.rate.rate(static_cast<uint32_t>(context_)); }
 
-private:
+  private:
     // Everything that outlives a request.
     struct Learned {
         WidthTable widths;
@@ -140,8 +140,8 @@ private:
         GainFits gains;
         LongRunRate rate;
         DraftGate gate;
-        int32_t incumbent = 0;        // rows: the width drafted rounds hold, 0 = none yet
-        double commit[2] = {};        // microseconds: decayed mean of committing, without and with the drafter
+        int32_t incumbent = 0; // rows: the width drafted rounds hold, 0 = none yet
+        double commit[2] = {}; // microseconds: decayed mean of committing, without and with the drafter
         uint32_t commit_rounds[2] = {};
 
         template <class A> void fields(A & a) {
@@ -161,7 +161,8 @@ private:
     void expect(Expected & out) const noexcept;
     Objective objective(bool drafted) const noexcept;
     double tokens_at(int32_t rows, const Objective & objective) const noexcept;
-    int32_t width_to_measure(bool drafted, const Objective & objective, const Choice & best, double value_text) noexcept;
+    int32_t width_to_measure(bool drafted, const Objective & objective, const Choice & best,
+                             double value_text) noexcept;
     int32_t pick_width(bool drafted) noexcept;
     void explore(int32_t rows) noexcept;
     void consider_split(const Choice & held, const Objective & objective) noexcept;

@@ -158,8 +158,7 @@ void SuffixIndex::count_follower(const int32_t * end, int32_t token) noexcept {
         f.used = std::max(f.used, k + 1);
         f.token[k] = token;
         f.count[k] += f.count[k] < UINT32_MAX ? 1 : 0;
-        for (; k > 0 && (f.count[k] > f.count[k - 1] ||
-                         (f.count[k] == f.count[k - 1] && f.token[k] < f.token[k - 1]));
+        for (; k > 0 && (f.count[k] > f.count[k - 1] || (f.count[k] == f.count[k - 1] && f.token[k] < f.token[k - 1]));
              --k) {
             std::swap(f.count[k], f.count[k - 1]);
             std::swap(f.token[k], f.token[k - 1]);

@@ -1,5 +1,5 @@
-// The request's own text, prompt and reply, indexed by suffix (paper section 3.3, "N-gram candidates"): what followed an
-// earlier occurrence of the current context, or else the most frequent follower of the last three tokens.
+// The request's own text, prompt and reply, indexed by suffix (paper section 3.3, "N-gram candidates"): what followed
+// an earlier occurrence of the current context, or else the most frequent follower of the last three tokens.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,17 @@
 
 namespace adaspark::core {
 
-inline constexpr int32_t kFollowerKey = 3;    // tokens of a follower context
-inline constexpr int32_t kFollowers = 4;      // distinct followers remembered of a context; a fifth is ignored
-inline constexpr int32_t kCopyKey = 4;        // tokens a copy match needs
-inline constexpr int32_t kCopyMost = 64;      // tokens a copy match is measured to
-inline constexpr int32_t kCopyLong = 16;      // tokens that make a copy match a long one
-inline constexpr int32_t kCopyPositions = 8;  // latest earlier occurrences compared
+inline constexpr int32_t kFollowerKey = 3;   // tokens of a follower context
+inline constexpr int32_t kFollowers = 4;     // distinct followers remembered of a context; a fifth is ignored
+inline constexpr int32_t kCopyKey = 4;       // tokens a copy match needs
+inline constexpr int32_t kCopyMost = 64;     // tokens a copy match is measured to
+inline constexpr int32_t kCopyLong = 16;     // tokens that make a copy match a long one
+inline constexpr int32_t kCopyPositions = 8; // latest earlier occurrences compared
 inline constexpr int32_t kFollowerContexts = 65536;
 
 // How strong the evidence for a text candidate is; each has its own measured precision.
-inline constexpr int32_t kSlots = 4; // follower seen once | follower seen more often | copy of 4..15 | copy of 16 or more
+inline constexpr int32_t kSlots =
+    4; // follower seen once | follower seen more often | copy of 4..15 | copy of 16 or more
 
 struct Proposal {
     int32_t token = -1;
@@ -29,7 +30,7 @@ struct Proposal {
 inline int32_t copy_slot(int32_t length) noexcept { return length >= kCopyLong ? 3 : 2; }
 
 class SuffixIndex {
-public:
+  public:
     // Forgets everything and makes room for `capacity` tokens. The only member that allocates.
     void begin(int32_t capacity);
 
@@ -46,7 +47,7 @@ public:
     double precision(int32_t slot) const noexcept { return (right_[slot] + 1.0) / (proposed_[slot] + 2.0); }
     const double * logit_precision() const noexcept { return logit_; } // [kSlots]
 
-private:
+  private:
     // One context of three tokens. Fits a cache line.
     struct alignas(64) Followers {
         uint32_t epoch = 0; // request it belongs to: an entry of an earlier request is free
@@ -69,8 +70,8 @@ private:
     std::vector<Followers> followers_;
     int32_t size_ = 0;
     int32_t capacity_ = 0;
-    int32_t contexts_ = 0;       // follower contexts in use
-    uint32_t head_shift_ = 63;   // 64 - log2(buckets)
+    int32_t contexts_ = 0;     // follower contexts in use
+    uint32_t head_shift_ = 63; // 64 - log2(buckets)
     uint32_t follower_mask_ = 0;
     uint32_t epoch_ = 0;
     double right_[kSlots] = {};

@@ -28,9 +28,9 @@ struct Candidate {
 // Q is a float: the product of floats in [0, 1] never rounds above its first factor, so a child never overtakes its
 // parent, and the order is a total one on exactly the numbers stored here.
 struct Order {
-    int32_t count = 0;                                 // candidates placed, in order
-    int32_t index[kCandidateSlots] = {};               // candidate indices by decreasing Q, ties to the lower index
-    alignas(32) float path_q[kCandidateSlots] = {};    // Q by candidate index: product of q from the anchor
+    int32_t count = 0;                              // candidates placed, in order
+    int32_t index[kCandidateSlots] = {};            // candidate indices by decreasing Q, ties to the lower index
+    alignas(32) float path_q[kCandidateSlots] = {}; // Q by candidate index: product of q from the anchor
 };
 
 // The first `limit` candidates of the best-first order (Proposition 1). Candidates with Q = 0 are left out.

@@ -14,8 +14,8 @@ namespace adaspark::core {
 inline constexpr int32_t kLevelWindow = 8;
 inline constexpr double kLevelLow = 0.5;
 inline constexpr double kLevelHigh = 2.0;
-inline constexpr uint32_t kMeasurements = 3;  // of a width before it is priced
-inline constexpr int32_t kShortfalls = 3;     // short trees after which a width counts as out of reach
+inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
+inline constexpr int32_t kShortfalls = 3;    // short trees after which a width counts as out of reach
 
 // The least of the last kLevelWindow ratios measured / law, clamped: follows the machine within 8 runs and, unlike an
 // all-time minimum, rises again when the machine slows.
@@ -31,10 +31,10 @@ struct Level {
 
 // A timed thing: the verifies of one width, or the fixed part of a drafted round.
 struct Timed {
-    uint32_t count = 0;       // samples
-    double lowest = 0.0;      // microseconds: least sample of the current block of 8 (the price where laws are off)
-    double anchor = 0.0;      // microseconds: price without a law; least of the block before
-    double clock_then = 1.0;  // drift clock when last measured
+    uint32_t count = 0;      // samples
+    double lowest = 0.0;     // microseconds: least sample of the current block of 8 (the price where laws are off)
+    double anchor = 0.0;     // microseconds: price without a law; least of the block before
+    double clock_then = 1.0; // drift clock when last measured
     Level level;
     ContextLaw law;
     SampleBank bank;
@@ -65,7 +65,7 @@ struct Offer {
 };
 
 class WidthTable {
-public:
+  public:
     // `max_rows` in [1, 64]; `use_law` = false prices a width by its lowest time (ablation).
     void reset(int32_t max_rows, bool use_law) noexcept;
 
@@ -117,18 +117,18 @@ public:
     void restored() noexcept; // call after reading fields
     bool consistent(int32_t max_rows) const noexcept;
 
-private:
+  private:
     void sync(int32_t position) noexcept;
     void index_rows() noexcept;
 
     bool use_law_ = true;
     int32_t count_ = 0;
-    uint8_t order_[kMaxWidths] = {}; // storage index by ascending width; storage never moves
+    uint8_t order_[kMaxWidths] = {};     // storage index by ascending width; storage never moves
     int8_t position_[kMaxRows + 1] = {}; // position by class top, -1 elsewhere
     WidthClass storage_[kMaxWidths];
     Timed draft_;
-    Level recent_;           // the drift clock's window
-    double clock_ = 1.0;     // drift of the machine against the laws, [0.5, 2]
+    Level recent_;             // the drift clock's window
+    double clock_ = 1.0;       // drift of the machine against the laws, [0.5, 2]
     double round_ratio_ = 0.0; // this round's ratio for the clock, 0 = none
     bool round_drafted_ = false;
     int32_t round_position_ = -1; // class that ran this round

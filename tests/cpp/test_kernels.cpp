@@ -1,7 +1,7 @@
 #include "check.h"
 
-#include "core/kernels.h"
 #include "core/acceptance.h"
+#include "core/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -28,8 +28,9 @@ TEST(rank_descending_sorts_with_ties_to_the_lower_index) {
         std::vector<float> key(336, 0.5F);
         for (int i = 0; i < n; ++i) {
             const float coarse = static_cast<float>(random() % 5) / 4.0F;
-            key[static_cast<size_t>(i)] =
-                round % 2 == 0 ? coarse : std::ldexp(static_cast<float>(random() % 1000) / 999.0F, -static_cast<int>(random() % 140));
+            key[static_cast<size_t>(i)] = round % 2 == 0 ? coarse
+                                                         : std::ldexp(static_cast<float>(random() % 1000) / 999.0F,
+                                                                      -static_cast<int>(random() % 140));
         }
         std::vector<int> want;
         for (int i = 0; i < n; ++i) {
@@ -69,8 +70,8 @@ TEST(block_features_survive_extremes) {
     for (const Kernels * k : both) {
         float logits[4 * kTopK];
         const float infinity = std::numeric_limits<float>::infinity();
-        std::fill_n(logits, kTopK, 0.0F);                       // all equal
-        std::fill_n(logits + kTopK, kTopK, -infinity);          // one candidate only
+        std::fill_n(logits, kTopK, 0.0F);              // all equal
+        std::fill_n(logits + kTopK, kTopK, -infinity); // one candidate only
         logits[kTopK] = 3.0F;
         for (int i = 0; i < kTopK; ++i) {
             logits[2 * kTopK + i] = -100.0F * static_cast<float>(i); // one that dwarfs the rest

@@ -80,7 +80,8 @@ struct Fuzz {
         outcome.path = {path, length};
         outcome.next_token = static_cast<int32_t>(random() % static_cast<uint32_t>(vocabulary));
         outcome.last = last;
-        const double verify = random() % 50 == 0 ? 0.0 : 1000.0 + 100.0 * tree.rows + static_cast<double>(random() % 300);
+        const double verify =
+            random() % 50 == 0 ? 0.0 : 1000.0 + 100.0 * tree.rows + static_cast<double>(random() % 300);
         scheduler->observe(outcome, {d.draft ? 500.0 + static_cast<double>(random() % 100) : 0.0, verify, 10.0});
     }
 };
