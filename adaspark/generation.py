@@ -25,6 +25,7 @@ class Generation(Iterator[str]):
         self._session: Session | None = session
         self._finish = finish
         self._chunks: list[str] = []
+        self._drained = False  # whether every piece is out
         self._result: Result | None = None
         self._listeners: list[Callable[[Result], None]] = []
 
@@ -36,8 +37,11 @@ class Generation(Iterator[str]):
         if self._result is not None:
             raise StopIteration
         session = self._live()
-        while not session.finished:
-            if chunk := session.step():
+        while not self._drained:
+            chunk = session.step()
+            # A short reply is finished before its first step, which still delivers text: ask afterwards.
+            self._drained = session.finished
+            if chunk:
                 self._chunks.append(chunk)
                 return chunk
         self._end(session)

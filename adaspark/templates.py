@@ -186,14 +186,9 @@ def _cut(text: str, pattern: re.Pattern[str]) -> list[tuple[str, bool]]:
 def _with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     """One BOS at the front where the model asks for it, and never two: templates often write it as well."""
     bos = tokenizer.bos_token
-    if bos >= 0:
-        start = 0
-        while start < len(ids) and ids[start] == bos:
-            start += 1
-        if start > 1:
-            ids = ids[start - 1 :]
-        if tokenizer.add_bos and start == 0:
-            ids = [bos, *ids]
+    if tokenizer.add_bos and bos >= 0:
+        written = next((i for i, token in enumerate(ids) if token != bos), len(ids))
+        ids = [bos, *ids[written:]]
     if not ids:
         msg = "the prompt is empty: give some text"
         raise ValueError(msg)

@@ -1,8 +1,12 @@
 # llama.cpp and ggml as static libraries: target `llama`. GGML_* options given on the command line reach ggml unchanged.
 
+set(llama_checkout "${ADASPARK_LLAMA_DIR}")
+if(NOT llama_checkout)
+    set(llama_checkout "$ENV{ADASPARK_LLAMA_DIR}")
+endif()
 execute_process(
-    COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/third_party/fetch_llama.py
-            "--checkout=${ADASPARK_LLAMA_DIR}"
+    COMMAND ${Python_EXECUTABLE} third_party/fetch_llama.py "--checkout=${llama_checkout}"
+    WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
     OUTPUT_VARIABLE ADASPARK_LLAMA_SOURCE_DIR OUTPUT_STRIP_TRAILING_WHITESPACE
     RESULT_VARIABLE fetch_result)
 if(NOT fetch_result EQUAL 0)
@@ -30,14 +34,15 @@ endforeach()
 set(LLAMA_BUILD_COMMON ${ADASPARK_LLAMA_TOOLS} CACHE INTERNAL "")
 set(LLAMA_BUILD_MTMD ${ADASPARK_LLAMA_TOOLS} CACHE INTERNAL "")
 
-if(ADASPARK_LLAMA_DIR)
+if(llama_checkout)
     set(ADASPARK_LLAMA_VERSION "llama.cpp from ADASPARK_LLAMA_DIR")
 else()
-    # Unset, llama.cpp takes these from git, and the git it finds here is AdaSpark's.
     cmake_path(GET ADASPARK_LLAMA_SOURCE_DIR FILENAME llama_folder)
     string(REPLACE "llama.cpp-" "llama-cpp-python " ADASPARK_LLAMA_VERSION ${llama_folder})
+    # Unset, llama.cpp and ggml ask git for these, and the commit git knows here is one of ours.
     set(LLAMA_BUILD_NUMBER 0)
     string(REPLACE " " "-" LLAMA_BUILD_COMMIT ${ADASPARK_LLAMA_VERSION})
+    set(GIT_EXE OFF)
 endif()
 
 add_subdirectory(${ADASPARK_LLAMA_SOURCE_DIR} llama.cpp EXCLUDE_FROM_ALL SYSTEM)

@@ -32,10 +32,14 @@ function(adaspark_install_module name)
     install(TARGETS ${name} DESTINATION adaspark COMPONENT adaspark)
 endfunction()
 
-# NO_EXTRAS: link-time optimisation costs rebuild time and the bindings hold no hot code.
+# The bindings hold no hot code, and most of the time our own code takes to compile is theirs: no link-time optimisation
+# (NO_EXTRAS) and a low level of the ordinary one.
 function(adaspark_module name)
     pybind11_add_module(${name} MODULE NO_EXTRAS ${ARGN})
     adaspark_compile(${name})
+    if(NOT MSVC)
+        target_compile_options(${name} PRIVATE -O1)
+    endif()
     adaspark_install_module(${name})
 endfunction()
 

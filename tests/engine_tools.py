@@ -16,11 +16,12 @@ Proposer = Callable[[NDArray[np.int32]], Proposal]
 
 
 def open_target(path: Path, **options: object) -> _engine.Target:
-    """One thread and an F32 cache, so that a difference is the engine's and not the format's; options override."""
+    """One thread, an F32 cache and no flash attention (which rounds to F16 on the way), so that a difference is the
+    engine's and not the format's; options override."""
     o = _engine.TargetOptions()
     defaults: dict[str, object] = {
         "n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1, "n_gpu_layers": 0, "cache_type_k": "f32",
-        "cache_type_v": "f32", "max_rows": 64,
+        "cache_type_v": "f32", "flash_attention": "off", "max_rows": 64,
     }  # fmt: skip
     for name, value in (defaults | options).items():
         setattr(o, name, value)
@@ -65,7 +66,7 @@ def run(
     deltas: list[str] = []
     rounds: list[_engine.RoundReport] = []
     check_cache(session, target)
-    while not session.finished:
+    while not deltas or not session.finished:  # the first step delivers the first token
         before = session.statistics["rounds"]
         deltas.append(session.step())
         check_cache(session, target)
@@ -77,7 +78,10 @@ def run(
         if len(deltas) > 20_000:
             msg = "the session does not come to an end"
             raise AssertionError(msg)
-    return Reply(deltas, list(session.token_ids), session.finish_reason, session.statistics, rounds)
+    assert session.step() == "", "nothing comes after the end"
+    reply = Reply(deltas, list(session.token_ids), session.finish_reason, session.statistics, rounds)
+    check_statistics(reply, len(prompt), target)
+    return reply
 
 
 def check_cache(session: _engine.Session, target: _engine.Target) -> None:
@@ -86,8 +90,45 @@ def check_cache(session: _engine.Session, target: _engine.Target) -> None:
     The last token of a running request is the next round's anchor: known, but not evaluated yet.
     """
     assert target.n_kv_cells == target.n_past
-    if not session.finished:
+    if session.finished:  # the token before an end-of-generation token was evaluated, a last token was not
+        assert session.committed - 1 <= target.n_past <= session.committed
+    else:
         assert target.n_past == session.committed - 1
+
+
+def check_statistics(reply: Reply, n_prompt: int, target: _engine.Target) -> None:
+    """What holds for every request, whatever was proposed (B47)."""
+    s = reply.statistics
+    assert s["prompt_tokens"] == n_prompt
+    assert s["completion_tokens"] == len(reply.tokens)
+    assert 0 <= s["accepted"] <= s["drafted"]
+    assert s["rows"] == s["rounds"] + s["drafted"]
+    assert sum(s["drafted_by_depth"]) == s["drafted"]
+    assert sum(s["accepted_by_depth"]) == s["accepted"]
+    assert s["accepted_by_depth"] == sorted(s["accepted_by_depth"], reverse=True), "a path has its upper part too"
+    assert all(a <= d for a, d in zip(s["accepted_by_depth"], s["drafted_by_depth"], strict=False))
+    assert len(s["accepted_by_depth"]) <= len(s["drafted_by_depth"])
+    assert sum(s["width_rounds"].values()) == s["rounds"] == len(reply.rounds)
+    assert sum(rows * n for rows, n in s["width_rounds"].items()) == s["rows"]
+    assert all(1 <= rows <= target.max_rows for rows in s["width_rounds"])
+    # The first token comes from the prefill, one from every round and one for every accepted draft; a round that
+    # draws an end-of-generation token adds one fewer.
+    total = 1 + s["rounds"] + s["accepted"]
+    if s["rounds"] == 0:
+        assert len(reply.tokens) <= 1
+    elif reply.finish_reason == "stop":
+        assert len(reply.tokens) in (total, total - 1)
+    else:
+        assert len(reply.tokens) == total
+    for r in reply.rounds:
+        assert r["rows"] == 1 + r["drafted"]
+        assert 0 <= r["accepted"] <= r["drafted"]
+        assert len(r["tokens"]) in (r["accepted"], r["accepted"] + 1)
+    assert [t for r in reply.rounds for t in r["tokens"]] == reply.tokens[1:]
+    assert sum(r["drafted"] for r in reply.rounds) == s["drafted"]
+    assert sum(r["accepted"] for r in reply.rounds) == s["accepted"]
+    times = [value for name, value in s.items() if name.endswith("_us")]
+    assert all(isinstance(t, float) and np.isfinite(t) and t >= 0.0 for t in times)
 
 
 # ---------------------------------------------------------------------------------------------------------- proposers

@@ -180,12 +180,13 @@ class Block:
 
 def draft_block(
     drafter: TinyDrafter, committed: Sequence[int], anchor: int, n_draft: int, top_k: int = 8, *,
-    taps: Sequence[int] | None = None, window: int | None = None,
+    taps: Sequence[int] | None = None, window: int | None = None, inputs: list[F64] | None = None,
 ) -> Block:  # fmt: skip
-    """One block after ``committed``. ``taps`` replaces the file's target layers; ``window`` forgets older positions."""
+    """One block after ``committed``. ``taps`` replaces the file's target layers; ``window`` forgets older positions;
+    ``inputs`` are the target's layer inputs after ``committed`` where they are known already."""
     s, t, w = drafter.spec, drafter.target, drafter.weights
     c = len(committed)
-    inputs = forward(t, committed).layer_inputs
+    inputs = forward(t, committed).layer_inputs if inputs is None else inputs
     features = np.concatenate([inputs[i] for i in (taps or s.taps)], -1)
     fused = _rms(features @ w["fc.weight"].T, w["enc.output_norm.weight"], s.rms_eps)
     first = 0 if s.sample_from_anchor else 1

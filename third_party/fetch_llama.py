@@ -98,7 +98,8 @@ class Pin(NamedTuple):
 
 
 def read_pin(path: Path) -> Pin:
-    match = re.search(r"^([a-z-]+)==(\S+) +--hash=sha256:([0-9a-f]{64})$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    text = path.read_text(encoding="utf-8")
+    match = re.search(r"^([a-z-]+)==(\S+) +--hash=sha256:([0-9a-f]{64})$", text, re.MULTILINE)
     if match is None:
         msg = f"{path}: no line of the form 'name==version --hash=sha256:...'"
         raise FetchError(msg)

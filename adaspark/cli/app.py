@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a failure at run time, 2 wrong usage, 130 Ctrl-C.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -76,6 +77,9 @@ for _command in (generate, chat, doctor, models):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):  # whatever the locale says: prompts and JSON are UTF-8
+            stream.reconfigure(encoding="utf-8")
     output = Output(as_json="--json" in arguments)
     try:
         code = _run(arguments, output)

@@ -35,7 +35,8 @@ def chat(output: Output, /, **values: Any) -> int:
         try:
             code = conversation.run(values["prompt"], single=values["single_turn"])
         finally:
-            output.emit({"turns": conversation.turns, "messages": conversation.chat.messages})
+            output.partial = {"turns": conversation.turns, "messages": conversation.chat.messages}
+        output.emit(output.partial)
     return code
 
 

@@ -35,7 +35,10 @@ def generate(output: Output, /, text: str | None, **values: Any) -> int:
     interrupts = Interrupts()
     with open_engine(values, output, interrupts) as engine, interrupts:
         generation = _start(engine, prompt, interrupts, raw=values["raw"], system=system, **params)
-        stream(generation, output, interrupts)
+        try:
+            stream(generation, output, interrupts)
+        finally:
+            output.partial = {"text": generation.text}
         output.emit(generation.result.to_dict())
         output.statistics(generation.result)
     return INTERRUPTED if interrupts.hit else 0

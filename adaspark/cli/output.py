@@ -12,7 +12,7 @@ import click
 
 from adaspark.result import Result
 
-_RESET_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class Output:
@@ -21,22 +21,28 @@ class Output:
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self.color = "NO_COLOR" not in os.environ
+        self.partial: dict[str, Any] = {}  # what there is of the result, should an error end the work
         self._emitted = False
         self._handler = logging.StreamHandler(sys.stderr)
         self._handler.setFormatter(_Formatter())
+        self._loggers = {name: logging.getLogger(name) for name in ("adaspark", "adaspark.llama")}
+        self._levels = {name: logger.level for name, logger in self._loggers.items()}
         self._open_line = False  # whether stdout's last line lacks its end
 
     def configure(self, *, no_color: bool, verbose: int) -> None:
         """Apply the flags that every command has."""
         self.color = self.color and not no_color
-        logger = logging.getLogger("adaspark")
-        logger.addHandler(self._handler)
-        logger.setLevel(_RESET_LEVELS[min(verbose, 2)])
+        level = _LEVELS[min(verbose, 2)]
+        self._loggers["adaspark"].addHandler(self._handler)
+        self._loggers["adaspark"].setLevel(level)
         # llama.cpp's own errors come as exceptions with a remedy; its lines help only who asks for them.
-        logging.getLogger("adaspark.llama").setLevel(_RESET_LEVELS[min(verbose, 2)] if verbose else logging.CRITICAL)
+        self._loggers["adaspark.llama"].setLevel(level if verbose else logging.CRITICAL)
 
     def close(self) -> None:
-        logging.getLogger("adaspark").removeHandler(self._handler)
+        """Leave logging as it was."""
+        self._loggers["adaspark"].removeHandler(self._handler)
+        for name, level in self._levels.items():
+            self._loggers[name].setLevel(level)
 
     def write(self, text: str) -> None:
         """A piece of the result; held back in JSON mode, where it is part of the object."""
@@ -65,7 +71,7 @@ class Output:
         self.end_line()
         prefix = click.style("error:", fg="red", bold=True) if self.color else "error:"
         click.echo(f"{prefix} {message}", err=True, color=self._stderr_color())
-        self.emit({"error": {"type": kind, "message": message}})
+        self.emit({**self.partial, "error": {"type": kind, "message": message}})
 
     def statistics(self, result: Result) -> None:
         """One line on where the time went; in JSON mode the object has it."""

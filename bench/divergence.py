@@ -1,0 +1,173 @@
+"""Is the greedy text of every arm that of plain decoding, up to near ties?
+
+On quantised models llama.cpp's kernels give a row slightly different logits when it runs beside other rows, so greedy
+texts may part where two tokens are as good as equal. This program shows that they part nowhere else:
+
+1. Noise e: over some hundred positions of plain replies, the largest difference between a position's logits computed
+   one row at a time and in verifies of n rows, the cache written the same way. n are the widths of the arms.
+2. Where an arm's reply first differs from plain's, plain's own logits there (one row at a time) must hold the two
+   tokens less than 2 e apart: each of them may be off by e.
+
+Exit status 1 when a difference is not such a near tie, else 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from kit.engine import add_load_options, load_engine, load_of, open_models, request_of, rows_of
+from kit.machine import exclusive
+from kit.prompts import chat_tokens, read_prompts
+from kit.show import Bar, Lines, table
+from kit.stats import first_difference
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from adaspark._engine import Session, Target
+
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first differing token of an arm's reply."""
+
+    prompt: int  # line of the prompts file
+    position: int  # of the reply
+    gap: float  # plain's logit of its own token minus that of the arm's
+    top2: float  # plain's best logit minus its second
+    tokens: tuple[int, int]  # plain's, the arm's; -1 = none, the reply ended
+
+
+def main() -> int:
+    args = _arguments()
+    prompts = read_prompts(args.prompts, args.n_prompts)
+    target, drafter = open_models(load_of(args))
+    session = load_engine(None).Session(target, drafter)
+    lines = Lines(args.out)
+    found: dict[str, list[Difference]] = {arm: [] for arm in args.arms}
+    tokens_compared = 0
+    noise: dict[int, float] = dict.fromkeys(sorted({rows_of(arm) for arm in args.arms} - {1}), 0.0)
+    left = args.noise_positions
+    with Bar("divergence", len(prompts)) as bar:
+        for prompt in prompts:
+            ids = chat_tokens(target, prompt.text)
+            with exclusive(args.lock):
+                plain = _reply(session, target, ids, "plain", args.n_predict)
+                tokens_compared += len(plain)
+                for arm in args.arms:
+                    other = _reply(session, target, ids, arm, args.n_predict)
+                    at = first_difference(plain, other)
+                    if at is not None:
+                        found[arm].append(_look(target, ids, plain, other, at, prompt.line))
+                if left > 0 and len(plain) > 1:
+                    n = min(left, len(plain) - 1)
+                    _measure_noise(target, ids, plain[:n], noise)
+                    left -= n
+            bar.step()
+    e = max(noise.values(), default=0.0)
+    bad = _report(found, noise, e, len(prompts), tokens_compared, args.noise_positions - max(left, 0))
+    lines.write("noise", positions=args.noise_positions - max(left, 0), rows={str(n): v for n, v in noise.items()}, e=e)
+    for arm, differences in found.items():
+        for d in differences:
+            lines.write(
+                "difference", arm=arm, prompt=d.prompt, position=d.position, gap=d.gap, top2=d.top2, tokens=d.tokens,
+                near_tie=d.gap < 2 * e,
+            )  # fmt: skip
+    lines.close()
+    return 1 if bad else 0
+
+
+def _reply(session: Session, target: Target, ids: list[int], arm: str, n_predict: int) -> list[int]:
+    """A greedy reply, from an empty cache so that the prompt's rows are computed alike for all arms.
+
+    An end of generation counts as a token of its own, so that a reply that ends early differs there.
+    """
+    target.clear()
+    session.begin(ids, request_of(arm, n_predict))
+    session.step()
+    while not session.finished:
+        session.step()
+    return [*session.token_ids, *([-1] if session.finish_reason == "stop" else [])]
+
+
+def _rows(target: Target, ids: list[int], text: list[int], width: int) -> Logits:
+    """Logits before each token of ``text``, and after the last, as verifies of ``width`` rows compute them."""
+    target.clear()
+    out = [target.prefill(ids)[None, :]]
+    for start in range(0, len(text), width):
+        chunk = text[start : start + width]
+        _, logits = target.verify(chunk, list(range(-1, len(chunk) - 1)), logits=True)
+        assert logits is not None
+        out.append(logits)
+        target.commit(list(range(len(chunk))))
+    return np.concatenate(out)
+
+
+def _measure_noise(target: Target, ids: list[int], text: list[int], noise: dict[int, float]) -> None:
+    single = _rows(target, ids, text, 1)
+    for width, largest in noise.items():
+        noise[width] = max(largest, float(np.abs(_rows(target, ids, text, width) - single).max()))
+
+
+def _look(target: Target, ids: list[int], plain: list[int], other: list[int], at: int, line: int) -> Difference:
+    logits = _rows(target, ids, plain[:at], 1)[-1]
+    second, best = np.sort(logits)[-2:]
+    pair = tuple(reply[at] if at < len(reply) else -1 for reply in (plain, other))
+    values = [_end_logit(target, logits) if token < 0 else float(logits[token]) for token in pair]
+    return Difference(line, at, values[0] - values[1], float(best - second), (pair[0], pair[1]))
+
+
+def _end_logit(target: Target, logits: Logits) -> float:
+    """The best of the tokens that end a reply: the session does not say which of them it drew."""
+    return max(float(logits[i]) for i in range(target.n_vocab) if target.is_eog(i))
+
+
+def _report(
+    found: dict[str, list[Difference]], noise: dict[int, float], e: float, prompts: int, tokens: int, positions: int
+) -> int:
+    """Print the tables; the number of differences that are no near ties."""
+    table(
+        f"noise of the kernels over {positions} positions, e = {e:.4f}",
+        ["rows", "largest logit difference to one row"],
+        [[str(n), f"{v:.4f}"] for n, v in noise.items()],
+    )
+    rows, bad = [], 0
+    for arm, differences in found.items():
+        gaps = [d.gap for d in differences]
+        wrong = [d for d in differences if d.gap >= 2 * e]
+        bad += len(wrong)
+        rows.append(
+            [arm, str(prompts - len(gaps)), str(len(gaps)), f"{max(gaps):.4f}" if gaps else "-", str(len(wrong))]
+        )
+        for d in wrong:
+            print(f"NOT A NEAR TIE: {arm}, prompt {d.prompt}, token {d.position}: gap {d.gap:.4f}, tokens {d.tokens}")
+    table(
+        f"{prompts} prompts, {tokens} tokens of plain text",
+        ["arm", "equal", "parted", "largest gap", f"gap >= 2e = {2 * e:.4f}"],
+        rows,
+        "gap: plain's logit of its own token minus that of the arm's, where they part",
+    )
+    return bad
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_load_options(parser)
+    parser.add_argument("--prompts", required=True, type=Path, metavar="JSONL")
+    parser.add_argument("--n-prompts", type=int, default=40)
+    parser.add_argument("--n-predict", type=int, default=128)
+    parser.add_argument("--arms", type=lambda text: text.split(","), default=["chain:7", "tree:16"])
+    parser.add_argument("--noise-positions", type=int, default=200)
+    parser.add_argument("--out", type=Path, metavar="JSONL")
+    parser.add_argument("--lock", type=Path, metavar="FILE", help="hold this file's lock while a prompt is decoded")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Opening models with the options the programs share."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adaspark._engine import Drafter, Request, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to load and how. 0 threads = the engine's default."""
+
+    target: str
+    drafter: str | None = None
+    threads: int = 0
+    ctx: int = 4096
+    flash_attention: str = "auto"
+    engine: str | None = None  # another build of the extension module; None = the installed one
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def add_load_options(parser: argparse.ArgumentParser, drafter: bool = True) -> None:
+    parser.add_argument("--target", required=True, type=Path, metavar="GGUF")
+    parser.add_argument("--drafter", required=drafter, type=Path, metavar="GGUF")
+    parser.add_argument("--threads", type=int, default=0, help="0: the engine's default")
+    parser.add_argument("--ctx", type=int, default=4096, help="tokens (default %(default)s)")
+    parser.add_argument("--flash-attention", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--engine", type=Path, metavar="FILE", help="another build of adaspark._engine to measure")
+
+
+def load_of(args: argparse.Namespace) -> Load:
+    return Load(
+        target=str(args.target),
+        drafter=None if args.drafter is None else str(args.drafter),
+        threads=args.threads,
+        ctx=args.ctx,
+        flash_attention=args.flash_attention,
+        engine=None if args.engine is None else str(args.engine),
+    )
+
+
+def load_engine(path: str | None) -> ModuleType:
+    """``adaspark._engine``, or another build of it that takes its place in this process."""
+    name = "adaspark._engine"
+    if path is not None and name not in sys.modules:
+        import adaspark
+
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            msg = f"{path} is not an extension module"
+            raise ImportError(msg)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+        adaspark._engine = module
+    return importlib.import_module(name)
+
+
+def open_models(load: Load) -> tuple[Target, Drafter | None]:
+    engine = load_engine(load.engine)
+    options = engine.TargetOptions()
+    options.n_ctx = load.ctx
+    options.n_threads = load.threads
+    options.flash_attention = load.flash_attention
+    target: Target = engine.Target(load.target, options)
+    drafter: Drafter | None = None
+    if load.drafter is not None:
+        drafter = engine.Drafter(load.drafter, target, engine.DrafterOptions())
+    return target, drafter
+
+
+def request_of(arm: str, n_predict: int) -> Request:
+    """A greedy request on an arm as the command line writes it: plain, chain:N, tree:N."""
+    kind, _, n = arm.partition(":")
+    request: Request = load_engine(None).Request()
+    request.arm, request.arm_n = kind, int(n or 0)
+    request.n_predict = n_predict
+    return request
+
+
+def rows_of(arm: str) -> int:
+    """Rows of an arm's verify."""
+    kind, _, n = arm.partition(":")
+    return {"plain": 1, "chain": int(n or 0) + 1, "tree": max(1, int(n or 0))}[kind]

@@ -1,0 +1,336 @@
+"""``adaspark.Engine`` on tiny models: streaming, results, arms, conversations, and the end of things."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models as tm
+from conftest import ModelFiles
+
+import adaspark
+from adaspark import Engine, Generation, Result
+from adaspark.templates import Message
+
+SPEC, DRAFTER = tm.DENSE, tm.DrafterSpec()
+PROMPT = "the thin end of it"
+QUIET: dict[str, Any] = {"n_threads": 1, "cache_type_k": "f32", "cache_type_v": "f32"}
+
+
+@pytest.fixture(scope="module")
+def engine(models: ModelFiles) -> Iterator[Engine]:
+    with Engine(models.target_path(SPEC), models.drafter_path(SPEC, DRAFTER), **QUIET) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def plain(models: ModelFiles) -> Iterator[Engine]:
+    with Engine(models.target_path(SPEC), **QUIET) as engine:
+        yield engine
+
+
+def check(result: Result) -> None:
+    """What holds for every reply."""
+    drafts, times = result.speculation, result.timings
+    assert len(result.token_ids) == result.completion_tokens
+    assert 0 <= drafts.accepted <= drafts.drafted
+    assert drafts.rows == drafts.rounds + drafts.drafted
+    assert sum(drafts.drafted_by_depth) == drafts.drafted
+    assert sum(drafts.accepted_by_depth) == drafts.accepted
+    assert sum(drafts.width_rounds.values()) == drafts.rounds
+    assert sum(width * rounds for width, rounds in drafts.width_rounds.items()) == drafts.rows
+    if result.completion_tokens and result.finish_reason == "length":
+        # one token from the prefill, one a round, and the accepted drafts
+        assert 1 + drafts.rounds + drafts.accepted == result.completion_tokens
+    if not drafts.active:
+        assert drafts.reason
+        assert drafts.drafted == 0
+    assert all(value is None or value >= 0 for value in json.loads(json.dumps(result.to_dict()["timings"])).values())
+    assert (times.decode_tok_s is None) == (result.completion_tokens <= 1)
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("arm", ["plain", "chain:1", "chain:7", "tree:16", "tree:64"])
+def test_every_arm_writes_the_plain_reply(engine: Engine, plain: Engine, arm: str) -> None:
+    expected = plain.generate(PROMPT, n_predict=96, ignore_eos=True).read()
+    generation = engine.generate(PROMPT, n_predict=96, ignore_eos=True, arm=arm)
+    chunks = list(generation)
+    result = generation.result
+    assert "".join(chunks) == result.text == generation.text == expected.text
+    assert result.token_ids == expected.token_ids
+    assert (result.arm, result.finish_reason, result.completion_tokens) == (arm, "length", 96)
+    assert result.speculation.active == (arm != "plain")
+    assert (result.speculation.drafted > 0) == (arm != "plain")
+    check(result)
+    check(expected)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 8, 17])
+def test_the_budget_is_exact_and_numbers_stay_sane(engine: Engine, n: int) -> None:
+    result = engine.generate(PROMPT, n_predict=n, ignore_eos=True).read()
+    assert (result.completion_tokens, result.finish_reason) == (n, "length")
+    check(result)
+
+
+def test_a_reply_names_its_files_and_prompt(engine: Engine, models: ModelFiles) -> None:
+    result = engine.generate(PROMPT, n_predict=4).read()
+    assert result.model == str(models.target_path(SPEC))
+    assert result.drafter == str(models.drafter_path(SPEC, DRAFTER))
+    assert result.arm == engine.arm == "chain:3"
+    assert result.prompt_tokens == len(engine.tokenize(PROMPT))
+    assert result.seed is None
+    assert result.timings.load_ms > 0
+
+
+def test_without_a_drafter_the_reason_is_told(plain: Engine) -> None:
+    result = plain.generate(PROMPT, n_predict=4).read()
+    assert (result.arm, result.drafter) == ("plain", None)
+    assert (result.speculation.active, result.speculation.reason) == (False, "no drafter")
+    with pytest.raises(ValueError, match="needs a drafter"):
+        plain.generate(PROMPT, arm="chain:3")
+
+
+def test_a_chain_beyond_the_block_is_clamped(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        result = engine.generate(PROMPT, n_predict=8, arm="chain:40").read()
+        assert result.arm == "chain:7"
+        assert "clamped" in (result.speculation.reason or "")
+    assert sum("chain:40" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_sampling_repeats_with_its_seed(engine: Engine) -> None:
+    def draw(seed: int | None) -> Result:
+        return engine.generate(PROMPT, n_predict=24, temperature=1.5, seed=seed, ignore_eos=True).read()
+
+    first = draw(7)
+    assert first.seed == 7
+    assert draw(7).token_ids == first.token_ids
+    free = draw(None)
+    assert free.seed is not None
+    assert draw(free.seed).token_ids == free.token_ids
+
+
+def test_stop_strings(engine: Engine) -> None:
+    text = engine.generate(PROMPT, n_predict=64, ignore_eos=True).read().text
+    stop = text[20:24]
+    result = engine.generate(PROMPT, n_predict=64, ignore_eos=True, stop=stop).read()
+    assert (result.text, result.finish_reason) == (text[: text.index(stop)], "stop")
+
+
+def test_result_comes_at_the_end_only(engine: Engine) -> None:
+    generation = engine.generate(PROMPT, n_predict=8)
+    with pytest.raises(RuntimeError, match="not ended"):
+        _ = generation.result
+    assert not generation.finished
+    assert generation.read() is generation.result
+    assert list(generation) == []
+
+
+def test_cancel_keeps_what_was_written(engine: Engine, plain: Engine) -> None:
+    whole = plain.generate(PROMPT, n_predict=64, ignore_eos=True).read().text
+    generation = engine.generate(PROMPT, ignore_eos=True)
+    text = next(generation)
+    generation.cancel()
+    result = generation.read()
+    assert (result.finish_reason, result.text[: len(text)]) == ("cancel", text)
+    assert whole.startswith(result.text)
+    check(result)
+    assert engine.generate(PROMPT, n_predict=64, ignore_eos=True).read().text == whole
+
+
+def test_cancel_from_another_thread(engine: Engine) -> None:
+    generation = engine.generate(PROMPT, ignore_eos=True)
+    next(generation)
+    thread = threading.Thread(target=generation.cancel)
+    thread.start()
+    thread.join()
+    assert generation.read().finish_reason == "cancel"
+
+
+def test_a_new_reply_ends_the_one_before(engine: Engine) -> None:
+    first = engine.generate(PROMPT, ignore_eos=True)
+    text = next(first)
+    second = engine.generate("another", n_predict=8, ignore_eos=True)
+    assert first.result.finish_reason == "cancel"
+    assert first.result.text.startswith(text)
+    assert second.read().completion_tokens == 8
+
+
+def test_a_with_block_closes_its_reply(engine: Engine) -> None:
+    with engine.generate(PROMPT, ignore_eos=True) as generation:
+        next(generation)
+    assert generation.result.finish_reason == "cancel"
+
+
+def test_a_conversation_remembers(engine: Engine, plain: Engine) -> None:
+    chat = engine.chat("Be brief.", n_predict=12, ignore_eos=True)
+    first = chat.send("one").read()
+    second = chat.send("two").read()
+    messages: list[Message] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "two"},
+    ]
+    assert chat.messages == [*messages, {"role": "assistant", "content": second.text}]
+    assert plain.generate(messages, n_predict=12, ignore_eos=True).read().text == second.text
+    assert second.reused_tokens > 0
+    assert chat.undo() == "two"
+    assert chat.messages == messages[:3]
+    chat.clear()
+    assert chat.messages == messages[:1]
+    assert chat.undo() is None
+
+
+def test_prompt_forms(plain: Engine) -> None:
+    as_text = plain.tokenize("hi", system="Be brief.")
+    assert as_text == plain.tokenize([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}])
+    assert plain.tokenize("<|im_end|>hi", raw=True)[0] == plain.target.eos_token
+    eos = plain.target.eos_token
+    assert plain.tokenize("<|im_end|>hi").count(eos) == plain.tokenize("hi").count(eos)
+    with pytest.raises(ValueError, match="prompt is empty"):
+        plain.generate("", raw=True)
+    with pytest.raises(ValueError, match="one text"):
+        plain.tokenize([{"role": "user", "content": "hi"}], raw=True)
+    with pytest.raises(ValueError, match="empty"):
+        plain.generate([])
+    assert plain.generate("", n_predict=2).read().prompt_tokens > 0  # a template makes something of it
+    assert plain.generate("   ", raw=True, n_predict=2, ignore_eos=True).read().completion_tokens == 2
+
+
+def test_a_model_without_a_template_continues_the_text(models: ModelFiles) -> None:
+    path = models.write(models.target(SPEC).file.edit(drop_keys=["tokenizer.chat_template"]))
+    with Engine(path, **QUIET) as engine:
+        assert engine.tokenize("<|im_end|>hi") == engine.target.tokenize("<|im_end|>hi")
+        assert engine.tokenize("hi", system="Be brief.") == engine.target.tokenize(
+            "Be brief.\n\nUser: hi\n\nAssistant:"
+        )
+
+
+def test_a_template_of_ones_own(models: ModelFiles) -> None:
+    with Engine(models.target_path(SPEC), chat_template="{{ messages[0].content }}!", **QUIET) as engine:
+        assert engine.tokenize("hi") == engine.target.tokenize("hi!")
+    with pytest.raises(adaspark.ModelError, match="does not compile"):
+        Engine(models.target_path(SPEC), chat_template="{% if %}", **QUIET)
+
+
+def test_a_prompt_longer_than_the_context(models: ModelFiles) -> None:
+    with Engine(models.target_path(SPEC), models.drafter_path(SPEC, DRAFTER), n_ctx=256, **QUIET) as engine:
+        before = engine.generate(PROMPT, n_predict=16, ignore_eos=True).read()
+        with pytest.raises(adaspark.ContextFullError) as caught:
+            engine.generate("x" * 600)
+        assert "256" in str(caught.value)
+        chat = engine.chat()
+        with pytest.raises(adaspark.ContextFullError):
+            chat.send("x" * 600)
+        assert chat.messages == []
+        after = engine.generate(PROMPT, n_predict=16, ignore_eos=True).read()
+        assert after.token_ids == before.token_ids
+        whole = engine.generate(PROMPT, ignore_eos=True).read()  # -1 ends with the context
+        assert whole.finish_reason == "length"
+        assert whole.prompt_tokens + whole.completion_tokens <= 256
+        check(whole)
+
+
+def test_the_default_context_is_at_most_what_the_model_was_trained_on(plain: Engine) -> None:
+    assert plain.target.n_ctx == SPEC.n_ctx_train
+
+
+def test_after_close_everything_raises(models: ModelFiles) -> None:
+    engine = Engine(models.target_path(SPEC), models.drafter_path(SPEC, DRAFTER), **QUIET)
+    done = engine.generate(PROMPT, n_predict=4)
+    done.read()
+    half = engine.generate(PROMPT, ignore_eos=True)
+    next(half)
+    engine.close()
+    engine.close()
+    assert engine.closed
+    assert done.result.completion_tokens == 4
+    uses: list[Any] = [
+        lambda: engine.generate("x"),
+        lambda: engine.target,
+        lambda: next(half),
+        lambda: engine.chat().send("x"),
+    ]
+    for use in uses:
+        with pytest.raises(adaspark.BackendError, match="closed"):
+            use()
+
+
+def test_loading_and_unloading_again_and_again(models: ModelFiles) -> None:
+    texts = set()
+    for _ in range(5):
+        with Engine(models.target_path(SPEC), models.drafter_path(SPEC, DRAFTER), **QUIET) as engine:
+            texts.add(engine.generate(PROMPT, n_predict=8).read().text)
+    assert len(texts) == 1
+
+
+def test_wrong_files_are_typed_errors_and_the_interpreter_lives(models: ModelFiles, tmp_path: Path) -> None:
+    target, drafter = models.target_path(SPEC), models.drafter_path(SPEC, DRAFTER)
+    cut = tm.truncated(target, tmp_path / "cut.gguf", 0.7)
+    with pytest.raises(adaspark.ModelError, match=r"cut\.gguf"):
+        Engine(cut)
+    with pytest.raises(adaspark.ModelError, match="this file is a drafter"):
+        Engine(drafter)
+    with pytest.raises(adaspark.DrafterError):
+        Engine(models.target_path(tm.WIDE), drafter, **QUIET)
+    with pytest.raises(ValueError, match="max_rows"):
+        Engine(target, max_rows=10**6)
+    with pytest.raises(TypeError):
+        Engine(target, widht=3)  # type: ignore[call-arg]
+
+
+class Recorder:
+    """Progress that is remembered, and that stops what matches ``stop``."""
+
+    def __init__(self, stop: str = "nothing") -> None:
+        self.seen: list[tuple[str, float]] = []
+        self.stop, self.cleared = stop, 0
+
+    def show(self, label: str, done: float, total: float | None, unit: str) -> bool:
+        assert unit in ("bytes", "tokens", "share")
+        assert total is None or done <= total
+        self.seen.append((label, done))
+        return self.stop not in label
+
+    def clear(self) -> None:
+        self.cleared += 1
+
+
+def test_progress_of_both_models_and_the_prompt(models: ModelFiles) -> None:
+    progress = Recorder()
+    with Engine(models.target_path(SPEC), models.drafter_path(SPEC, DRAFTER), progress=progress, **QUIET) as engine:
+        assert {"Loading the model", "Loading the drafter"} <= {label for label, _ in progress.seen}
+        engine.generate("x" * 1000, n_predict=1)
+        assert "Reading the prompt" in {label for label, _ in progress.seen}
+    assert progress.cleared >= 2
+
+
+def test_progress_can_stop_a_load_and_a_prefill(models: ModelFiles) -> None:
+    with pytest.raises(adaspark.ModelError):
+        Engine(models.target_path(SPEC), progress=Recorder("model"), **QUIET)
+    with Engine(models.target_path(SPEC), progress=Recorder("prompt"), n_batch=32, **QUIET) as engine:
+        result = engine.generate("x" * 1000).read()
+        assert (result.finish_reason, result.completion_tokens) == ("cancel", 0)
+        check(result)
+
+
+def test_llama_cpp_logs_to_logging(models: ModelFiles, caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
+    with caplog.at_level(logging.DEBUG, "adaspark"):
+        Engine(models.target_path(SPEC), **QUIET).close()
+    lines = [record for record in caplog.records if record.name == "adaspark.llama"]
+    assert lines
+    assert all(record.levelno in (10, 20, 30, 40) and not record.getMessage().endswith("\n") for record in lines)
+    assert capfd.readouterr().out == ""
+
+
+def test_generation_is_an_iterator(engine: Engine) -> None:
+    generation = engine.generate(PROMPT, n_predict=3)
+    assert isinstance(generation, Generation)
+    assert iter(generation) is generation
+    generation.close()
