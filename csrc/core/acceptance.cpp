@@ -120,7 +120,15 @@ void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, c
         all += drafted;
     }
     gradient[8] = all * f.context;
-    kernels().ftrl_step(dense, gradient);
+    if (group >= 0) {
+        kernels().ftrl_step(dense, gradient);
+    } else { // a text-only parent moves the context slope alone
+        FtrlCoordinate c{dense.z[8], dense.n[8], dense.root_n[8]};
+        dense.weight[8] = ftrl_gated_step(c, gradient[8], dense.weight[8], dense.prior[8], {.alpha = kAcceptAlpha});
+        dense.z[8] = c.z;
+        dense.n[8] = c.n;
+        dense.root_n[8] = c.root_n;
+    }
     intercept.step(all, all * all, kInterceptCap);
 }
 

@@ -76,7 +76,7 @@ class AcceptanceModel {
             a(dense.weight[i], dense.z[i], dense.n[i], dense.root_n[i]);
         }
         for (FtrlCoordinate & c : bucket) {
-            a(c.z, c.n);
+            a(c.z, c.n, c.root_n);
         }
         a(bucket_weight, bucket_labels);
     }

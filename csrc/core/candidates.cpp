@@ -85,20 +85,26 @@ void ChainBuilder::take_block(const int32_t * tokens, int32_t positions, int32_t
     const uint8_t unused = static_cast<uint8_t>(0xFFU << top_k);
     for (int32_t i = 0; i < positions; ++i) {
         const int32_t above = i == 0 ? kAnchor : (i - 1) * kTopK;
-        uint32_t dead = unused;
         for (int32_t l = 0; l < kTopK; ++l) {
             out.parent[i * kTopK + l] = above;
         }
-        for (int32_t l = 0; l < kTopK; ++l) {
-            dead |= static_cast<uint32_t>(out.token[i * kTopK + l] < 0) << l; // an empty lane
-        }
-        for (int32_t s = 0; s < stops_; ++s) {
-            for (int32_t l = 0; l < kTopK; ++l) {
-                dead |= static_cast<uint32_t>(out.token[i * kTopK + l] == stop_[s]) << l;
-            }
-        }
-        out.dead[i] = static_cast<uint8_t>(dead);
+        out.dead[i] = unused;
         out.group[i] = GroupText{};
+    }
+    // Empty lanes and stop tokens are rare: look for any before looking for where.
+    int32_t odd = 0;
+    for (int32_t i = 0; i < out.total; ++i) {
+        odd |= out.token[i] < 0 ? 1 : 0;
+    }
+    for (int32_t s = 0; s < stops_; ++s) {
+        for (int32_t i = 0; i < out.total; ++i) {
+            odd |= out.token[i] == stop_[s] ? 1 : 0;
+        }
+    }
+    for (int32_t i = 0; odd != 0 && i < out.total; ++i) {
+        if (out.token[i] < 0 || is_stop(out.token[i])) {
+            out.dead[i / kTopK] = static_cast<uint8_t>(out.dead[i / kTopK] | 1U << (i % kTopK));
+        }
     }
     out.group[positions] = GroupText{};
     std::memset(out.text_child, 0xFF, sizeof(int16_t) * static_cast<size_t>(out.total));

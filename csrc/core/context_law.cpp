@@ -26,7 +26,7 @@ static double raw(const double * weight, const ContextBasis & basis) noexcept {
     return value;
 }
 
-void ContextLaw::train(uint32_t context, double time) noexcept {
+void ContextLaw::train(uint32_t context, const ContextBasis & basis, double time) noexcept {
     assert(time > 0.0);
     context_low = samples == 0 ? context : std::min(context_low, context);
     context_high = std::max(context_high, context);
@@ -41,14 +41,14 @@ void ContextLaw::train(uint32_t context, double time) noexcept {
         floor = 1.0;
         // The state whose weight is exactly 1 for the intercept, so that the law starts at its scale.
         weight[0] = 1.0;
-        coordinate[0].z = -(kLawRule.beta / kLawRule.alpha + kLawRule.l2) - kLawL1;
+        coordinate[0].z = -(kLawRule.beta * (1.0 / kLawRule.alpha) + kLawRule.l2) - kLawL1;
         for (int32_t i = 0; i < kLawSamples; ++i) {
             fold(ContextBasis(held_context[i]), held_time[i]);
         }
         return;
     }
     samples += samples < UINT32_MAX ? 1 : 0;
-    fold(ContextBasis(context), time);
+    fold(basis, time);
 }
 
 void ContextLaw::fold(const ContextBasis & basis, double time) noexcept {

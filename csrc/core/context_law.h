@@ -41,8 +41,9 @@ struct ContextLaw {
 
     bool trained() const noexcept { return samples >= kLawSamples; }
 
-    // Fold in one measured time, microseconds > 0. Complexity O(kBasis).
-    void train(uint32_t context, double time) noexcept;
+    // Fold in one measured time, microseconds > 0; `basis` is that of the context. Complexity O(kBasis).
+    void train(uint32_t context, const ContextBasis & basis, double time) noexcept;
+    void train(uint32_t context, double time) noexcept { train(context, ContextBasis(context), time); }
 
     // Microseconds at a context; requires trained().
     double price(const ContextBasis & basis) const noexcept;
@@ -50,7 +51,7 @@ struct ContextLaw {
     template <class A> void fields(A & a) {
         a(samples, scale, floor, context_low, context_high, weight, held_context, held_time);
         for (FtrlCoordinate & c : coordinate) {
-            a(c.z, c.n);
+            a(c.z, c.n, c.root_n);
         }
     }
 

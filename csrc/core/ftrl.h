@@ -18,23 +18,23 @@ struct FtrlRule {
 // One coordinate: z and n as in the algorithm. The weight lives with the caller, who may clamp it.
 struct FtrlCoordinate {
     double z = 0.0;
-    double n = 0.0; // sum of squared gradients, [0, cap]
+    double n = 0.0;      // sum of squared gradients, [0, cap]
+    double root_n = 0.0; // its square root, kept because every step needs the last one
 };
 
 // Adds gradient g, taken at `deviation` from the centre (the weight itself, or weight - prior).
 inline void ftrl_accumulate(FtrlCoordinate & c, double g, double deviation, const FtrlRule & rule) noexcept {
-    const double n = std::min(c.n + g * g, rule.cap);
-    const double sigma = (std::sqrt(n) - std::sqrt(c.n)) / rule.alpha;
+    c.n = std::min(c.n + g * g, rule.cap);
+    const double root = std::sqrt(c.n);
+    const double sigma = (root - c.root_n) * (1.0 / rule.alpha);
     c.z += g - sigma * deviation;
-    c.n = n;
+    c.root_n = root;
 }
 
 // Deviation from the centre that minimises the accumulated objective: zero while |z| is within `gate`.
 inline double ftrl_deviation(const FtrlCoordinate & c, double gate, const FtrlRule & rule) noexcept {
-    if (std::abs(c.z) <= gate) {
-        return 0.0;
-    }
-    return -(c.z - std::copysign(gate, c.z)) / ((rule.beta + std::sqrt(c.n)) / rule.alpha + rule.l2);
+    const double excess = c.z - std::clamp(c.z, -gate, gate); // 0 inside the gate
+    return -excess / ((rule.beta + c.root_n) * (1.0 / rule.alpha) + rule.l2);
 }
 
 inline constexpr double kGate = 3.0; // a coefficient leaves its prior past kGate standard deviations of a zero-mean z
@@ -45,7 +45,7 @@ inline constexpr double kGate = 3.0; // a coefficient leaves its prior past kGat
 inline double ftrl_gated_step(FtrlCoordinate & c, double g, double weight, double prior,
                               const FtrlRule & rule) noexcept {
     ftrl_accumulate(c, g, weight - prior, rule);
-    return prior + ftrl_deviation(c, kGate * std::sqrt(c.n), rule);
+    return prior + ftrl_deviation(c, kGate * c.root_n, rule);
 }
 
 } // namespace adaspark::core

@@ -26,18 +26,10 @@ void HeadEstimate::price(const CandidateSet & set, const RoundFeatures & f, doub
 
 double parent_likelihood(const CandidateSet & set, const RoundPrices & p, int32_t group, int32_t text,
                          int32_t accepted) noexcept {
-    const auto clip = [](double x) { return std::clamp(x, kLossFloor, 1.0 - kLossFloor); };
-    double product = 1.0;
-    if (group >= 0) {
-        const int32_t lane = accepted - group * kTopK;
-        for (int32_t l = 0; l < set.top_k; ++l) {
-            const double q = p.block[group][l];
-            product *= clip(accepted >= 0 && l == lane ? q : 1.0 - q);
-        }
-    }
+    double product = group >= 0 ? kernels().group_likelihood(p.block[group], set.top_k, accepted - group * kTopK) : 1.0;
     if (text >= 0) {
         const double q = p.text[text];
-        product *= clip(accepted == set.text_base() + text ? q : 1.0 - q);
+        product *= std::clamp(accepted == set.text_base() + text ? q : 1.0 - q, kLossFloor, 1.0 - kLossFloor);
     }
     return product;
 }

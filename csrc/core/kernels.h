@@ -76,6 +76,10 @@ struct Kernels {
     // One gated FTRL-Proximal step on every lane (acceptance_ftrl in ftrl.h); a zero gradient changes nothing.
     void (*ftrl_step)(FtrlLanes & lanes, const double * gradient) noexcept;
 
+    // Product over the first `top_k` lanes of p (lane `hit`) or 1 - p (the others), each clipped to
+    // [1e-12, 1 - 1e-12]. `hit` outside the lanes: none.
+    double (*group_likelihood)(const double * p, int32_t top_k, int32_t hit) noexcept;
+
     // path_q[i][lane] = (Q of the pick above) * p, as floats, down the block; bit l of dead[i] clears lane l.
     void (*block_path_q)(const double (*p)[kTopK], const uint8_t * dead, int32_t n, float * path_q) noexcept;
 };

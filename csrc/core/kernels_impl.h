@@ -4,6 +4,7 @@
 
 typedef double V4d __attribute__((vector_size(32)));
 typedef int64_t V4i __attribute__((vector_size(32)));
+typedef float V4f __attribute__((vector_size(16)));
 typedef float V8f __attribute__((vector_size(32)));
 typedef int32_t V8i __attribute__((vector_size(32)));
 
@@ -14,6 +15,11 @@ AS_INLINE V4d load(const double * p) {
     V4d v;
     __builtin_memcpy(&v, p, sizeof v);
     return v;
+}
+AS_INLINE V4d widen(const float * p) {
+    V4f v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return __builtin_convertvector(v, V4d);
 }
 AS_INLINE void store(double * p, const V4d & v) { __builtin_memcpy(p, &v, sizeof v); }
 AS_INLINE V4d select(const V4i & mask, const V4d & a, const V4d & b) {
@@ -96,7 +102,7 @@ static int32_t rank_descending(const float * key, int32_t n, int32_t limit, int3
     // A threshold that keeps at least `limit` keys and few more: bisect on the bits of positive floats, which sort as
     // integers. Exactness does not depend on it; the quadratic ranking below gets a short list.
     float threshold = 1e-45F; // the least positive float: drops the zeros
-    if (limit + 8 < n) {
+    if (n > 96 && limit + 8 < n) {
         int32_t low = 1;           // count(low) >= limit, or fewer positive keys than that
         int32_t high = 0x3F800001; // just above 1
         for (int32_t step = 0; step < 14; ++step) {
@@ -166,9 +172,9 @@ static void block_features(const float * logits, const float * head, int32_t n, 
     alignas(32) double odds[kMaxBlock + 4];
     for (int32_t i = 0; i < n; ++i) {
         const float * v = logits + kTopK * i;
-        const double pick = v[0];
-        const V4d d0 = V4d{0.0, v[1] - pick, v[2] - pick, v[3] - pick};
-        const V4d d1 = V4d{v[4] - pick, v[5] - pick, v[6] - pick, v[7] - pick};
+        const V4d pick = splat(v[0]);
+        const V4d d0 = widen(v) - pick;
+        const V4d d1 = widen(v + 4) - pick;
         V4d e0 = vexp(d0);
         const V4d e1 = vexp(d1);
         e0[0] = 0.0;
@@ -273,6 +279,21 @@ static void ftrl_step(FtrlLanes & lanes, const double * gradient) noexcept {
     }
 }
 
+static double group_likelihood(const double * p, int32_t top_k, int32_t hit) noexcept {
+    const V4i lane0 = {0, 1, 2, 3};
+    const V4i lane1 = {4, 5, 6, 7};
+    const V4i h = {hit, hit, hit, hit};
+    const V4i k = {top_k, top_k, top_k, top_k};
+    const V4d low = splat(1e-12);
+    const V4d high = splat(1.0 - 1e-12);
+    const V4d p0 = load(p);
+    const V4d p1 = load(p + 4);
+    const V4d q0 = vmin(vmax(select(lane0 == h, p0, 1.0 - p0), low), high);
+    const V4d q1 = vmin(vmax(select(lane1 == h, p1, 1.0 - p1), low), high);
+    const V4d q = select(lane0 < k, q0, splat(1.0)) * select(lane1 < k, q1, splat(1.0));
+    return (q[0] * q[2]) * (q[1] * q[3]);
+}
+
 static void block_path_q(const double (*p)[kTopK], const uint8_t * dead, int32_t n, float * path_q) noexcept {
     float above = 1.0F;
     for (int32_t i = 0; i < n; ++i) {
@@ -290,6 +311,6 @@ static void block_path_q(const double (*p)[kTopK], const uint8_t * dead, int32_t
 }
 
 static const Kernels table = {AS_KERNELS_NAME, rank_descending, block_features, block_softmax, sigmoid,
-                              log_lanes,       price_widths,    ftrl_step,      block_path_q};
+                              log_lanes, price_widths, ftrl_step, group_likelihood, block_path_q};
 
 #undef AS_INLINE

@@ -75,24 +75,33 @@ void Scheduler::order_candidates(int32_t limit) noexcept {
     }
     if (set_.positions == 0) { // one chain: already in order
         int32_t n = 0;
-        while (n < std::min(set_.text, limit) && order_.path_q[n] > 0.0F) {
+        while (n < set_.text && order_.path_q[n] > 0.0F) {
             order_.index[n] = n;
             ++n;
         }
         order_.count = n;
     } else {
-        order_by_path_q(set_.total, limit, order_);
+        order_by_path_q(set_.total, kMaxRows - 1, order_);
     }
-    double sum[2] = {0.0, 0.0};
+    sums_.ranks = 0;
     sums_.draft[1] = sums_.text[1] = 0.0;
-    for (int32_t r = 0; r < order_.count; ++r) {
+    extend_sums(limit);
+}
+
+void Scheduler::extend_sums(int32_t limit) noexcept {
+    const int32_t base = set_.text_base();
+    const int32_t end = std::min(limit, order_.count);
+    double sum[2] = {sums_.draft[sums_.ranks + 1], sums_.text[sums_.ranks + 1]};
+    for (int32_t r = sums_.ranks; r < end; ++r) {
         const int32_t i = order_.index[r];
         const bool text = i >= base || set_.group[i / kTopK].agreed == i % kTopK;
-        sum[text ? 1 : 0] += order_.path_q[i];
+        const double q = order_.path_q[i];
+        sum[0] += text ? 0.0 : q;
+        sum[1] += text ? q : 0.0;
         sums_.draft[r + 2] = sum[0];
         sums_.text[r + 2] = sum[1];
     }
-    sums_.ranks = order_.count;
+    sums_.ranks = std::max(sums_.ranks, end);
 }
 
 void Scheduler::expect(Expected & out) const noexcept {
@@ -127,8 +136,8 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     chains_.begin(index_, anchor_);
     chain_.count = 0;
     if (config_.text && room_ > 1) {
+        index_.logit_precision(features_.text_base);
         for (int32_t s = 0; s < kSlots; ++s) {
-            features_.text_base[s] = index_.logit_precision()[s];
             features_.precision[s] = index_.precision(s);
         }
         chains_.anchor_chain(index_, std::min(kChainDepth, room_ - 1), chain_);
@@ -201,18 +210,7 @@ int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Cho
         }
     }
     const double bar = std::max(o.bar(best.value, best.tokens), value_text);
-    const int32_t above = std::min(rows - 1, set_.total);
-    if (order_.count < above) {
-        double total = 0.0;
-        for (int32_t i = 0; i < set_.total; ++i) {
-            total += order_.path_q[i];
-        }
-        const double gain = std::max({o.gains.draft_above, o.gains.text_above, 1.0});
-        if (o.value(1.0 + gain * std::min<double>(total, rows - 1), price) <= bar) {
-            return 0;
-        }
-        order_candidates(rows - 1);
-    }
+    extend_sums(rows - 1);
     return o.value(tokens_at(rows, o), price) > bar ? rows : 0;
 }
 

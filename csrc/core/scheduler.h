@@ -157,7 +157,8 @@ class Scheduler {
     };
 
     void price_candidates(bool fitted) noexcept;
-    void order_candidates(int32_t limit) noexcept;
+    void order_candidates(int32_t limit) noexcept; // and their sums, for trees of up to limit + 1 rows
+    void extend_sums(int32_t limit) noexcept;
     void expect(Expected & out) const noexcept;
     Objective objective(bool drafted) const noexcept;
     double tokens_at(int32_t rows, const Objective & objective) const noexcept;

@@ -1,9 +1,10 @@
 #include "core/suffix_index.h"
 
+#include "core/kernels.h"
+
 #include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cmath>
 #include <cstring>
 
 namespace adaspark::core {
@@ -22,6 +23,8 @@ uint64_t mix(uint64_t a, uint64_t b) noexcept {
     const uint64_t h = (a * 0x9E3779B97F4A7C15ULL) ^ std::rotl(b * 0xC2B2AE3D27D4EB4FULL, 31);
     return (h ^ (h >> 29)) * 0xBF58476D1CE4E5B9ULL;
 }
+
+uint64_t hash_three(const int32_t * end) noexcept { return mix(pair_at(end - 3), static_cast<uint32_t>(end[-1])); }
 
 // Tokens that agree going back from `a` and `b`, at most `most`.
 int32_t match_back(const int32_t * a, const int32_t * b, int32_t most) noexcept {
@@ -53,6 +56,9 @@ void SuffixIndex::begin(int32_t capacity) {
         previous_.resize(static_cast<size_t>(capacity));
     }
     head_.assign(buckets, -1);
+    const uint32_t bits = std::max(16U * buckets, 4096U);
+    filter_.assign(bits / 64, 0);
+    filter_shift_ = 64U - static_cast<uint32_t>(std::countr_zero(bits));
     if (slots > followers_.size()) {
         followers_.assign(slots, Followers{});
         epoch_ = 0;
@@ -68,19 +74,14 @@ void SuffixIndex::begin(int32_t capacity) {
     contexts_ = 0;
     std::fill(std::begin(right_), std::end(right_), 0.0);
     std::fill(std::begin(proposed_), std::end(proposed_), 0.0);
-    std::fill(std::begin(logit_), std::end(logit_), 0.0);
-}
-
-uint32_t SuffixIndex::follower_home(const int32_t * end) const noexcept {
-    return static_cast<uint32_t>(mix(pair_at(end - 3), static_cast<uint32_t>(end[-1])) >> 32) & follower_mask_;
 }
 
 uint32_t SuffixIndex::copy_home(const int32_t * end) const noexcept {
     return static_cast<uint32_t>(mix(pair_at(end - 4), pair_at(end - 2)) >> head_shift_);
 }
 
-const SuffixIndex::Followers * SuffixIndex::find(const int32_t * end) const noexcept {
-    for (uint32_t i = follower_home(end);; i = (i + 1) & follower_mask_) {
+const SuffixIndex::Followers * SuffixIndex::find(const int32_t * end, uint64_t hash) const noexcept {
+    for (uint32_t i = static_cast<uint32_t>(hash) & follower_mask_;; i = (i + 1) & follower_mask_) {
         const Followers & f = followers_[i];
         if (f.epoch != epoch_) {
             return nullptr; // the table is at most half full, so a free entry always comes
@@ -114,23 +115,34 @@ Proposal SuffixIndex::propose_copy(const int32_t * end, int32_t available, uint3
 }
 
 Proposal SuffixIndex::propose(const int32_t * end, int32_t available) const noexcept {
+    return available >= kFollowerKey ? propose(end, available, hash_three(end)) : Proposal{};
+}
+
+Proposal SuffixIndex::propose(const int32_t * end, int32_t available, uint64_t hash) const noexcept {
+    if (!seen(hash)) {
+        return {};
+    }
     if (available >= kCopyKey) {
         const Proposal copy = propose_copy(end, available, copy_home(end));
         if (copy.slot >= 0) {
             return copy;
         }
     }
-    if (available >= kFollowerKey) {
-        const Followers * f = find(end);
-        if (f != nullptr) {
-            return {f->token[0], f->count[0] >= 2 ? 1 : 0, 0, 0};
-        }
-    }
-    return {};
+    const Followers * f = find(end, hash);
+    return f != nullptr ? Proposal{f->token[0], f->count[0] >= 2 ? 1 : 0, 0, 0} : Proposal{};
 }
 
-void SuffixIndex::count_follower(const int32_t * end, int32_t token) noexcept {
-    for (uint32_t i = follower_home(end);; i = (i + 1) & follower_mask_) {
+void SuffixIndex::logit_precision(double * out) const noexcept {
+    alignas(32) double odds[kSlots];
+    for (int32_t s = 0; s < kSlots; ++s) {
+        odds[s] = (right_[s] + 1.0) / (proposed_[s] - right_[s] + 1.0);
+    }
+    kernels().log(odds, kSlots);
+    std::copy(std::begin(odds), std::end(odds), out);
+}
+
+void SuffixIndex::count_follower(const int32_t * end, uint64_t hash, int32_t token) noexcept {
+    for (uint32_t i = static_cast<uint32_t>(hash) & follower_mask_;; i = (i + 1) & follower_mask_) {
         Followers & f = followers_[i];
         if (f.epoch != epoch_) {
             if (contexts_ >= kFollowerContexts || 2 * static_cast<uint32_t>(contexts_ + 1) > follower_mask_ + 1) {
@@ -174,7 +186,6 @@ void SuffixIndex::score(const Proposal & proposal, int32_t token) noexcept {
     const int32_t s = proposal.slot;
     proposed_[s] += 1.0;
     right_[s] += proposal.token == token ? 1.0 : 0.0;
-    logit_[s] = std::log((right_[s] + 1.0) / (proposed_[s] - right_[s] + 1.0));
 }
 
 void SuffixIndex::append(int32_t token) noexcept {
@@ -182,10 +193,13 @@ void SuffixIndex::append(int32_t token) noexcept {
         return;
     }
     const int32_t * end = tokens_.data() + size_;
-    score(propose(end, size_), token);
     previous_[static_cast<size_t>(size_)] = -1;
     if (size_ >= kFollowerKey) {
-        count_follower(end, token);
+        const uint64_t hash = hash_three(end);
+        score(propose(end, size_, hash), token);
+        count_follower(end, hash, token);
+        const uint64_t bit = hash >> filter_shift_;
+        filter_[bit >> 6] |= uint64_t{1} << (bit & 63);
     }
     if (size_ >= kCopyKey) {
         int32_t & head = head_[copy_home(end)];

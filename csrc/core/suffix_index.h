@@ -45,7 +45,8 @@ class SuffixIndex {
 
     // Top-1 precision of each slot on this request's committed text: (right + 1) / (proposed + 2).
     double precision(int32_t slot) const noexcept { return (right_[slot] + 1.0) / (proposed_[slot] + 2.0); }
-    const double * logit_precision() const noexcept { return logit_; } // [kSlots]
+    // Its logit, by slot: ln((right + 1) / (proposed - right + 1)).
+    void logit_precision(double * out) const noexcept;
 
   private:
     // One context of three tokens. Fits a cache line.
@@ -57,26 +58,33 @@ class SuffixIndex {
         uint32_t count[kFollowers] = {};
     };
 
-    uint32_t follower_home(const int32_t * end) const noexcept;
     uint32_t copy_home(const int32_t * end) const noexcept;
-    const Followers * find(const int32_t * end) const noexcept;
+    bool seen(uint64_t hash) const noexcept { // may say yes to a context that never was
+        const uint64_t bit = hash >> filter_shift_;
+        return (filter_[bit >> 6] >> (bit & 63) & 1U) != 0;
+    }
+    const Followers * find(const int32_t * end, uint64_t hash) const noexcept;
+    Proposal propose(const int32_t * end, int32_t available, uint64_t hash) const noexcept;
     Proposal propose_copy(const int32_t * end, int32_t available, uint32_t home) const noexcept;
-    void count_follower(const int32_t * end, int32_t token) noexcept;
+    void count_follower(const int32_t * end, uint64_t hash, int32_t token) noexcept;
     void score(const Proposal & proposal, int32_t token) noexcept;
 
     std::vector<int32_t> tokens_;   // committed text
     std::vector<int32_t> previous_; // per position: the position before it in the same copy bucket, -1 at the end
     std::vector<int32_t> head_;     // per copy bucket: latest position whose kCopyKey predecessors hash here
     std::vector<Followers> followers_;
+    // One bit a hashed context of three tokens that has been followed by something. Small enough for the first-level
+    // cache, and most contexts a chain asks about have never been seen, by copies (four tokens) no more than by followers.
+    std::vector<uint64_t> filter_;
     int32_t size_ = 0;
     int32_t capacity_ = 0;
     int32_t contexts_ = 0;     // follower contexts in use
     uint32_t head_shift_ = 63; // 64 - log2(buckets)
+    uint32_t filter_shift_ = 63; // 64 - log2(bits of the filter)
     uint32_t follower_mask_ = 0;
     uint32_t epoch_ = 0;
     double right_[kSlots] = {};
     double proposed_[kSlots] = {};
-    double logit_[kSlots] = {}; // ln((right + 1) / (proposed - right + 1))
 };
 
 } // namespace adaspark::core

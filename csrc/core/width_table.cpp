@@ -29,8 +29,8 @@ double Level::value() const noexcept {
     return std::clamp<double>(least, kLevelLow, kLevelHigh);
 }
 
-double Timed::record(uint32_t context, double time) noexcept {
-    const double ratio = law.trained() ? time / law.price(ContextBasis(context)) : 0.0;
+double Timed::record(uint32_t context, const ContextBasis & basis, double time) noexcept {
+    const double ratio = law.trained() ? time / law.price(basis) : 0.0;
     if (ratio > 0.0) {
         level.add(ratio);
     }
@@ -39,7 +39,7 @@ double Timed::record(uint32_t context, double time) noexcept {
     if (count == kMeasurements || count % kLevelWindow == 0) {
         anchor = lowest;
     }
-    law.train(context, time);
+    law.train(context, basis, time);
     bank.add(context, time);
     return ratio;
 }
@@ -148,9 +148,17 @@ void WidthTable::sync(int32_t position) noexcept {
     lanes_.scale[i] = t.law.scale * t.level.value() / t.clock_then;
 }
 
+const ContextBasis & WidthTable::basis(uint32_t context) noexcept {
+    if (context != basis_context_) {
+        basis_ = ContextBasis(context);
+        basis_context_ = context;
+    }
+    return basis_;
+}
+
 void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept {
-    const ContextBasis basis(context);
-    kernels().price_widths(lanes_, basis.phi, clock_, count_);
+    const ContextBasis & phi = basis(context); // the round's records will need it too
+    kernels().price_widths(lanes_, phi.phi, clock_, count_);
     // Widest to narrowest, keeping what is no dearer than anything wider.
     double cheapest = kInfinity;
     int32_t kept = 0;
@@ -172,7 +180,7 @@ void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept
     }
     out.draft_known = draft_.count >= kMeasurements;
     if (out.draft_known) {
-        const double base = use_law_ ? draft_.law.price(basis) * draft_.level.value() : draft_.anchor;
+        const double base = use_law_ ? draft_.law.price(phi) * draft_.level.value() : draft_.anchor;
         out.draft = base * clock_ / draft_.clock_then;
     } else {
         out.draft = draft_.count > 0 ? draft_.lowest : 0.0;
@@ -218,7 +226,7 @@ void WidthTable::record_verify(int32_t rows, uint32_t context, double time) noex
     if (position < 0 || !(time > 0.0)) {
         return;
     }
-    const double ratio = storage_[order_[position]].timed.record(context, time);
+    const double ratio = storage_[order_[position]].timed.record(context, basis(context), time);
     if (!(round_drafted_ && round_ratio_ > 0.0) && ratio > 0.0) {
         round_ratio_ = ratio;
     }
@@ -229,7 +237,7 @@ void WidthTable::record_draft(uint32_t context, double time) noexcept {
     if (!(time > 0.0)) {
         return;
     }
-    const double ratio = draft_.record(context, time);
+    const double ratio = draft_.record(context, basis(context), time);
     round_drafted_ = true;
     if (ratio > 0.0) {
         round_ratio_ = ratio;

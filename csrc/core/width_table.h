@@ -40,7 +40,7 @@ struct Timed {
     SampleBank bank;
 
     // Returns measured / law from before this sample trains the law, or 0 while there is no law.
-    double record(uint32_t context, double time) noexcept;
+    double record(uint32_t context, const ContextBasis & basis, double time) noexcept;
 
     template <class A> void fields(A & a) { a(count, lowest, anchor, clock_then, level, law, bank); }
 };
@@ -133,6 +133,9 @@ class WidthTable {
     bool round_drafted_ = false;
     int32_t round_position_ = -1; // class that ran this round
     WidthLanes lanes_;
+    ContextBasis basis_{0}; // of basis_context_
+    uint32_t basis_context_ = 0;
+    const ContextBasis & basis(uint32_t context) noexcept;
 };
 
 } // namespace adaspark::core
