@@ -24,34 +24,35 @@ void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPr
     const int32_t n = set.positions;
     const ScoreTerms terms{dense.weight, dense.weight[8] * f.context + intercept.value, dense.weight[7], set.top_k};
     // Text-only nodes that compete with drafter candidates enter their softmax; the others stand against NONE alone.
-    alignas(32) double group_text[kMaxBlock + 4];
-    alignas(32) double group_p[kMaxBlock + 4];
+    alignas(32) float group_text[kMaxBlock + 8];
+    alignas(32) float group_p[kMaxBlock + 8];
     for (int32_t t = 0; t < set.text; ++t) {
         const int32_t slot = set.text_slot[t];
-        out.text[t] =
-            f.text_base[slot] + bucket_weight[kTextOnly + text_bucket(slot, set.text_run[t])] + terms.context_term;
+        const double own = f.text_base[slot] + bucket_weight[kTextOnly + text_bucket(slot, set.text_run[t])];
+        out.text[t] = static_cast<float>(own + terms.context_term);
     }
     for (int32_t i = 0; i < n; ++i) {
         const GroupText & g = set.group[i];
         group_text[i] = g.child >= 0 ? out.text[g.child] : kScoreNone;
         if (g.slot < 0) {
             if (f.touched[i]) {
-                std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), 0.0);
+                std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), 0.0F);
                 f.touched[i] = false;
             }
             continue;
         }
         const double strength = std::max(0.0, f.text_base[g.slot]);
-        const double sibling = bucket_weight[kContraSibling + g.slot] - strength;
+        const float sibling = static_cast<float>(bucket_weight[kContraSibling + g.slot] - strength);
         std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), sibling);
-        f.evidence[i][0] = bucket_weight[kContraPick + g.slot] - strength;
+        f.evidence[i][0] = static_cast<float>(bucket_weight[kContraPick + g.slot] - strength);
         if (g.agreed >= 0) {
             const int32_t family = g.agreed == 0 ? kAgreedPick : kAgreedSibling;
-            f.evidence[i][g.agreed] = bucket_weight[family + text_bucket(g.slot, g.run)] + strength;
+            f.evidence[i][g.agreed] =
+                static_cast<float>(bucket_weight[family + text_bucket(g.slot, g.run)] + strength);
         }
         f.touched[i] = true;
     }
-    for (int32_t i = n; i < n + 3; ++i) {
+    for (int32_t i = n; i < n + 7; ++i) {
         group_text[i] = kScoreNone;
     }
     kernels().sigmoid(out.text, set.text);

@@ -9,15 +9,17 @@ double HeadEstimate::odds_factor() const noexcept { return offset.value == 0.0 ?
 
 void HeadEstimate::price(const CandidateSet & set, const RoundFeatures & f, double factor, int32_t positions,
                          RoundPrices & out) noexcept {
+    const float e = static_cast<float>(factor);
     for (int32_t i = 0; i < positions; ++i) {
         for (int32_t l = 0; l < kTopK; ++l) {
-            out.block[i][l] = shift_odds(f.block.share[i][l], factor);
+            const float q = f.block.share[i][l];
+            out.block[i][l] = q * e / (1.0F - q + q * e);
         }
-        out.block[i][0] = shift_odds(f.block.head[i], factor);
+        out.block[i][0] = static_cast<float>(shift_odds(f.block.head[i], factor));
     }
-    double slot[kSlots];
+    float slot[kSlots];
     for (int32_t s = 0; s < kSlots; ++s) {
-        slot[s] = shift_odds(f.precision[s], factor);
+        slot[s] = static_cast<float>(shift_odds(f.precision[s], factor));
     }
     for (int32_t t = 0; t < set.text; ++t) {
         out.text[t] = slot[set.text_slot[t]];

@@ -20,6 +20,9 @@ void order_best_first(std::span<const Candidate> candidates, int32_t limit, Orde
 }
 
 void order_by_path_q(int32_t n, int32_t limit, Order & out) noexcept {
+    for (int32_t i = n; i % 8 != 0; ++i) {
+        out.path_q[i] = 0.0F; // whole vectors
+    }
     out.count = kernels().rank_descending(out.path_q, n, std::clamp(limit, 0, n), out.index);
 }
 

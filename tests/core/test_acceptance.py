@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from adaspark import _core
 
-BUCKETS = 12
+# Features and probabilities are floats (what the learners add up is not), so rounds agree with plain Python to about
+# 1e-6 a step.
+TOLERANCE = 2e-5
 
 
 def bucket_index(key: tuple[str, int, int]) -> int:
@@ -62,7 +64,7 @@ class PlainRounds:
             for which, p in enumerate((self.fitted, self.head)):
                 loss = 0.0
                 for k in children:
-                    q = clamp(p[k], 1e-12, 1 - 1e-12)
+                    q = clamp(p[k], 1e-7, 1 - 1e-7)
                     loss -= math.log(q if k == accepted else 1 - q)
                 self.guard[which] = self.guard[which] * 0.5 ** (1 / 256) + loss
             self.model.learn(self.nodes, self.fitted, parent, accepted, self.block, self.base, self.context)
@@ -81,15 +83,15 @@ class PlainRounds:
 
 def assert_same(core: _core.Scheduler, plain: PlainRounds) -> None:
     a = core.acceptance
-    np.testing.assert_allclose(a["weights"], [plain.model.weight(i) for i in range(9)], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(a["weights"], [plain.model.weight(i) for i in range(9)], atol=TOLERANCE)
     want = np.zeros(44)
     for key, w in plain.model.weights.items():
         if not isinstance(key, int):
             want[bucket_index(key)] = w  # type: ignore[arg-type]
-    np.testing.assert_allclose(a["bucket_weights"], want, rtol=1e-8, atol=1e-9)
-    assert a["intercept"] == pytest.approx(plain.model.intercept, abs=1e-9)
-    assert a["offset"] == pytest.approx(plain.offset, abs=1e-9)
-    assert [a["guard_fitted"], a["guard_head"]] == pytest.approx(plain.guard, rel=1e-8)
+    np.testing.assert_allclose(a["bucket_weights"], want, atol=10 * TOLERANCE)
+    assert a["intercept"] == pytest.approx(plain.model.intercept, abs=TOLERANCE)
+    assert a["offset"] == pytest.approx(plain.offset, abs=TOLERANCE)
+    assert [a["guard_fitted"], a["guard_head"]] == pytest.approx(plain.guard, rel=1e-5)
 
 
 @settings(max_examples=25, deadline=None)
@@ -121,7 +123,7 @@ def test_whole_rounds_match_plain_python(seed, rows, with_stop):
                     assert (c["slots"][i], c["runs"][i]) == (n.slot, n.run)
             assert r.report["fitted"] == plain.prefers_fitted
             np.testing.assert_allclose(
-                c["q"], plain.fitted if plain.prefers_fitted else plain.head, rtol=2e-6, atol=1e-9
+                c["q"], plain.fitted if plain.prefers_fitted else plain.head, rtol=1e-5, atol=1e-9
             )
             plain.observe(r.tree, r.path, r.next_token)
             assert_same(core, plain)

@@ -25,7 +25,7 @@ TEST(rank_descending_sorts_with_ties_to_the_lower_index) {
     for (int round = 0; round < 4000; ++round) {
         const int n = static_cast<int>(random() % 320);
         const int limit = static_cast<int>(random() % 80);
-        std::vector<float> key(336, 0.5F);
+        std::vector<float> key(336, 0.0F);
         for (int i = 0; i < n; ++i) {
             const float coarse = static_cast<float>(random() % 5) / 4.0F;
             key[static_cast<size_t>(i)] = round % 2 == 0 ? coarse
@@ -51,12 +51,16 @@ TEST(rank_descending_sorts_with_ties_to_the_lower_index) {
 
 TEST(sigmoid_and_log_match_the_standard_library) {
     for (const Kernels * k : both) {
+        for (double x = -79.0; x < 79.0; x += 0.037) {
+            const float given = static_cast<float>(x);
+            alignas(32) float v[8] = {given, -given, 0.0F, 200.0F, -200.0F, 1.0F, -1.0F, 0.5F};
+            k->sigmoid(v, 8);
+            const double want = 1.0 / (1.0 + std::exp(-static_cast<double>(given)));
+            const double other = 1.0 / (1.0 + std::exp(static_cast<double>(given)));
+            CHECK(std::abs(v[0] - want) <= 4e-7 * want && std::abs(v[1] - other) <= 4e-7 * other);
+            CHECK(v[2] == 0.5F && v[3] == 1.0F && v[4] >= 0.0F && v[4] < 1e-30F);
+        }
         for (double x = -699.0; x < 699.0; x += 0.37) {
-            alignas(32) double v[4] = {x, -x, x / 100.0, 0.0};
-            k->sigmoid(v, 4);
-            CHECK(near(v[0], 1.0 / (1.0 + std::exp(-x)), 1e-13));
-            CHECK(v[2] == 0.0 || near(std::log(v[2] / (1.0 - v[2])), x / 100.0, 1e-11) || std::abs(x) > 3000);
-            CHECK(v[3] == 0.5);
             alignas(32) double l[4] = {std::exp(x), 1.0, 2.0, 1e-300};
             k->log(l, 4);
             CHECK(near(l[0], std::log(std::exp(x)), 1e-14));
@@ -83,14 +87,14 @@ TEST(block_features_survive_extremes) {
         for (int i = 0; i < 4; ++i) {
             double total = 0.0;
             for (int l = 0; l < kTopK; ++l) {
-                CHECK(std::isfinite(f->log_r[i][l]) && f->log_r[i][l] <= 1e-12 && f->log_r[i][l] >= -30.0);
+                CHECK(std::isfinite(f->log_r[i][l]) && f->log_r[i][l] <= 0.0F && f->log_r[i][l] >= -30.0);
                 CHECK(f->share[i][l] >= 0.0 && f->share[i][l] <= 1.0);
                 total += f->share[i][l];
             }
-            CHECK(near(total, 1.0, 1e-12));
+            CHECK(near(total, 1.0, 1e-6));
             CHECK(std::abs(f->logit_head[i]) <= 16.1181 && std::abs(f->logit_share[i]) <= 16.1181);
         }
-        CHECK(near(f->log_r[0][3], -std::log(7.0), 1e-13));
+        CHECK(near(f->log_r[0][3], -std::log(7.0), 1e-6));
         CHECK(f->logit_head[3] < -16.0);
     }
 }
@@ -126,10 +130,9 @@ TEST(a_group_and_none_sum_to_one) {
         for (int i = 0; i < 7; ++i) {
             // Under the prior the pick's odds against everything else are the head's, so NONE has half of the rest.
             const double sum = std::accumulate(prices->block[i], prices->block[i] + kTopK, 0.0);
-            CHECK(near(prices->block[i][0], head[i], 1e-7));
-            CHECK(near(sum + (1.0 - static_cast<double>(head[i])) / 2.0, 1.0, 1e-7));
-            double none = 1.0 - sum;
-            CHECK(near(sum + none, 1.0, 1e-12) && none > 0.0);
+            CHECK(near(prices->block[i][0], head[i], 1e-6));
+            CHECK(near(sum + (1.0 - static_cast<double>(head[i])) / 2.0, 1.0, 2e-6));
+            CHECK(sum < 1.0);
         }
     }
 }
