@@ -83,7 +83,7 @@ def cold_start(core: _core.Scheduler, seed: int, **kwargs) -> list:
 
 
 def test_cold_start_measures_narrow_widths_first_and_still_decodes():
-    rounds = cold_start(make_scheduler(), 1, verify_us=lambda n: 10_000.0, draft_us=1000.0)
+    rounds = cold_start(make_scheduler(), 1, verify_us=lambda _: 10_000.0, draft_us=1000.0)
     asked = [r.report["asked_rows"] for r in rounds if r.report["reason"] == "measuring"]
     assert asked[:4] == [1, 1, 1, 1]  # the first of a request runs cold and is not learned from
     assert asked == sorted(asked)
