@@ -70,16 +70,14 @@ void Session::warn_of_limits() {
         return;
     }
     const int32_t chain = target_.max_chain();
-    if (drafter_ != nullptr && request_.arm_n > drafter_->info().n_draft) {
+    if (!target_.supports_tree() && request_.arm_n > chain) {
+        warnings_.push_back("a " + target_.architecture() + " target keeps recurrent state: " +
+                            (chain == 0 ? std::string("it cannot be taken back, so nothing is drafted")
+                                        : "chains are cut to " + std::to_string(chain) + " drafts"));
+    } else if (drafter_ != nullptr && request_.arm_n > drafter_->info().n_draft) {
         warnings_.push_back("chains are cut to the " + std::to_string(drafter_->info().n_draft) +
                             " drafts the drafter's block holds");
     }
-    if (request_.arm_n <= chain || target_.supports_tree()) {
-        return;
-    }
-    warnings_.push_back("a " + target_.architecture() + " target keeps recurrent state: " +
-                        (chain == 0 ? std::string("it cannot be taken back, so nothing is drafted")
-                                    : "chains are cut to " + std::to_string(chain) + " drafts"));
 }
 
 // How many prompt tokens the caches already hold; both are rolled back to them.
