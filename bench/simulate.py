@@ -47,7 +47,14 @@ class Simulator:
         self.seeds, self.requests, self.jobs = seeds, requests, jobs
 
     def run(self, law: str, arm: str, seed: int, *extra: str) -> Run:
-        command = [str(self.path), f"--law={law}", f"--arm={arm}", f"--seed={seed}", f"--requests={self.requests}", *extra]
+        command = [
+            str(self.path),
+            f"--law={law}",
+            f"--arm={arm}",
+            f"--seed={seed}",
+            f"--requests={self.requests}",
+            *extra,
+        ]
         return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     def all(self, jobs: list[tuple[str, ...]]) -> list[Run]:

@@ -47,8 +47,7 @@ void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPr
         f.evidence[i][0] = static_cast<float>(bucket_weight[kContraPick + g.slot] - strength);
         if (g.agreed >= 0) {
             const int32_t family = g.agreed == 0 ? kAgreedPick : kAgreedSibling;
-            f.evidence[i][g.agreed] =
-                static_cast<float>(bucket_weight[family + text_bucket(g.slot, g.run)] + strength);
+            f.evidence[i][g.agreed] = static_cast<float>(bucket_weight[family + text_bucket(g.slot, g.run)] + strength);
         }
         f.touched[i] = true;
     }

@@ -24,7 +24,7 @@ inline constexpr FtrlRule kBucketRule{.alpha = 0.5};
 inline constexpr double kPerRequestRate = 0.15; // AdaGrad rate of the intercept and of the head's offset
 inline constexpr double kPerRequestBand = 2.0;  // their clamp, logits
 inline constexpr double kInterceptCap = 16.0;   // cap of the intercept's sum of squared gradients
-inline constexpr float kScoreNone = -1e30F;    // score of an absent candidate
+inline constexpr float kScoreNone = -1e30F;     // score of an absent candidate
 
 // One bias adapted by AdaGrad within a request.
 struct RequestBias {
@@ -37,17 +37,17 @@ struct RequestBias {
 // Probabilities of one round's candidates, given their parents. Caller-owned; padded to whole vectors.
 struct alignas(32) RoundPrices {
     float block[kMaxBlock][kTopK];
-    float text[kMaxText + 1];  // by text-only node
+    float text[kMaxText + 1]; // by text-only node
 };
 
 // Features and evidence of one round, frozen when the tree is built and used again for the labels.
 struct alignas(32) RoundFeatures {
     BlockFeatures block;
-    float evidence[kMaxBlock][kTopK];  // agreed and contradicted terms
-    double text_base[kSlots];          // logit of each slot's precision
-    double precision[kSlots];          // of each slot, (0, 1)
-    double context = 0.0;              // tokens / 8192
-    bool touched[kMaxBlock];           // evidence[i] is not all zero
+    float evidence[kMaxBlock][kTopK]; // agreed and contradicted terms
+    double text_base[kSlots];         // logit of each slot's precision
+    double precision[kSlots];         // of each slot, (0, 1)
+    double context = 0.0;             // tokens / 8192
+    bool touched[kMaxBlock];          // evidence[i] is not all zero
 };
 
 class AcceptanceModel {

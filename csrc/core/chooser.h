@@ -56,13 +56,13 @@ struct Choice {
 Choice choose_width(const Offer & offer, const Expected & expected, const Objective & objective, int32_t incumbent,
                     double * values = nullptr) noexcept;
 
-inline constexpr uint32_t kStanding = 24;           // rounds of standing evidence before it may move the incumbent
-inline constexpr double kStandingMemory = 48.0;     // rounds its means remember
-inline constexpr double kStandingMargin = 0.005;    // of the incumbent's expected tokens a round
+inline constexpr uint32_t kStanding = 24;        // rounds of standing evidence before it may move the incumbent
+inline constexpr double kStandingMemory = 48.0;  // rounds its means remember
+inline constexpr double kStandingMargin = 0.005; // of the incumbent's expected tokens a round
 
-// The margin keeps one round's noise from flipping the width, but it would also keep for good an incumbent that is a little
-// worse every round. Beyond the paper: what another width would have gained over the incumbent is averaged over rounds, and
-// an average needs a much smaller margin.
+// The margin keeps one round's noise from flipping the width, but it would also keep for good an incumbent that is a
+// little worse every round. Beyond the paper: what another width would have gained over the incumbent is averaged over
+// rounds, and an average needs a much smaller margin.
 struct StandingAdvantage {
     float mean[kMaxRows + 1] = {}; // by rows: (value - incumbent's value) / incumbent's tokens
     uint32_t rounds = 0;           // behind the means

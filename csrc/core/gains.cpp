@@ -10,7 +10,7 @@ namespace {
 constexpr double kKeep = 255.0 / 256.0; // per observation
 constexpr double kRidge = 0.02;         // of each regressor's sum of squares
 constexpr double kRidgeFloor = 0.05;    // keeps an empty fit at exactly 1
-constexpr double kNegligible = 1e-3; // tokens
+constexpr double kNegligible = 1e-3;    // tokens
 } // namespace
 
 void GainFit::observe(double predicted, double realised, double context) noexcept {

@@ -32,7 +32,7 @@ inline double shift_odds(double q, double odds_factor) noexcept {
 }
 
 inline constexpr double kGuardKeep = 0.9972960560854701; // 0.5^(1/256): a half-life of 256 labelled parents
-inline constexpr double kLossFloor = 1e-7;              // probabilities are clipped to [1e-7, 1 - 1e-7] in the loss
+inline constexpr double kLossFloor = 1e-7;               // probabilities are clipped to [1e-7, 1 - 1e-7] in the loss
 
 // Decayed log losses of the two on the same labels, each candidate of a parent as accepted or not.
 struct Guard {

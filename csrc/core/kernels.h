@@ -14,8 +14,8 @@ inline constexpr int32_t kBasis = 5;      // terms of the context basis, Eq. (4)
 inline constexpr int32_t kDense = 9;      // acceptance coefficients that are not buckets
 inline constexpr int32_t kDenseLanes = 12;
 
-// Features of one drafter block, by position and lane. Lane 0 is the pick. Logits are natural. Floats: the drafter's logits
-// are, and eight lanes are one vector; the learned state they meet is in doubles.
+// Features of one drafter block, by position and lane. Lane 0 is the pick. Logits are natural. Floats: the drafter's
+// logits are, and eight lanes are one vector; the learned state they meet is in doubles.
 struct alignas(32) BlockFeatures {
     float log_r[kMaxBlock][kTopK]; // log of a sibling's share of the siblings' total, [-30, 0]; lane 0 is 0
     float share[kMaxBlock][kTopK]; // softmax share among the K, [0, 1]

@@ -49,9 +49,7 @@ AS_INLINE V8f vmax8(const V8f & a, const V8f & b) { return (V8f)__builtin_ia32_m
 AS_INLINE V8f vmin8(const V8f & a, const V8f & b) { return select8(a < b, a, b); }
 AS_INLINE V8f vmax8(const V8f & a, const V8f & b) { return select8(a > b, a, b); }
 #endif
-AS_INLINE float sum8(const V8f & v) {
-    return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
-}
+AS_INLINE float sum8(const V8f & v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
 // exp to about 1e-7 relative on [-80, 80], clamped outside: reduction by multiples of ln 2, then degree 6.
 AS_INLINE V8f vexp8(const V8f & unclamped) {
@@ -76,8 +74,8 @@ AS_INLINE V8f vlog8(const V8f & x) {
     const V8f k = (V8f)(exponent + (V8i)magic) - magic;
     const V8f f = (m - 1.0F) / (m + 1.0F);
     const V8f s = f * f;
-    const V8f poly = (splat8(2.0F / 3.0F) + s * splat8(2.0F / 5.0F)) +
-                     (s * s) * (splat8(2.0F / 7.0F) + s * splat8(2.0F / 9.0F));
+    const V8f poly =
+        (splat8(2.0F / 3.0F) + s * splat8(2.0F / 5.0F)) + (s * s) * (splat8(2.0F / 7.0F) + s * splat8(2.0F / 9.0F));
     return k * splat8(0.693145752F) + (2.0F * f + (f * s * poly + k * splat8(1.42860677e-6F)));
 }
 
@@ -359,7 +357,7 @@ static void block_path_q(const float (*p)[kTopK], const uint8_t * dead, int32_t 
     }
 }
 
-static const Kernels table = {AS_KERNELS_NAME, rank_descending, block_features, block_softmax, sigmoid,
-                              log_lanes, price_widths, ftrl_step, group_likelihood, block_path_q};
+static const Kernels table = {AS_KERNELS_NAME, rank_descending, block_features, block_softmax,    sigmoid,
+                              log_lanes,       price_widths,    ftrl_step,      group_likelihood, block_path_q};
 
 #undef AS_INLINE

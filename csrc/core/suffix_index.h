@@ -74,12 +74,13 @@ class SuffixIndex {
     std::vector<int32_t> head_;     // per copy bucket: latest position whose kCopyKey predecessors hash here
     std::vector<Followers> followers_;
     // One bit a hashed context of three tokens that has been followed by something. Small enough for the first-level
-    // cache, and most contexts a chain asks about have never been seen, by copies (four tokens) no more than by followers.
+    // cache, and most contexts a chain asks about have never been seen, by copies (four tokens) no more than by
+    // followers.
     std::vector<uint64_t> filter_;
     int32_t size_ = 0;
     int32_t capacity_ = 0;
-    int32_t contexts_ = 0;     // follower contexts in use
-    uint32_t head_shift_ = 63; // 64 - log2(buckets)
+    int32_t contexts_ = 0;       // follower contexts in use
+    uint32_t head_shift_ = 63;   // 64 - log2(buckets)
     uint32_t filter_shift_ = 63; // 64 - log2(bits of the filter)
     uint32_t follower_mask_ = 0;
     uint32_t epoch_ = 0;

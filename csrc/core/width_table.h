@@ -15,7 +15,7 @@ inline constexpr int32_t kLevelWindow = 8;
 inline constexpr double kLevelLow = 0.5;
 inline constexpr double kLevelHigh = 2.0;
 inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
-inline constexpr double kDrift = 1.08; // a clock this far from 1 is a machine that has changed speed
+inline constexpr double kDrift = 1.08;       // a clock this far from 1 is a machine that has changed speed
 inline constexpr int32_t kShortfalls = 3;    // short trees after which a width counts as out of reach
 
 // The least of the last kLevelWindow ratios measured / law, clamped: follows the machine within 8 runs and, unlike an

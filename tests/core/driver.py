@@ -23,7 +23,9 @@ def random_block(rng: np.random.Generator, positions: int, vocabulary: int) -> B
     """Distinct tokens a position, as float32 numbers throughout."""
     tokens, values, confidence = [], [], []
     for _ in range(positions):
-        tokens.append(rng.choice(vocabulary, 8, replace=False).tolist() if vocabulary >= 8 else rng.permutation(8).tolist())
+        tokens.append(
+            rng.choice(vocabulary, 8, replace=False).tolist() if vocabulary >= 8 else rng.permutation(8).tolist()
+        )
         v = np.sort((rng.standard_normal(8) * 2).astype(np.float32))[::-1]
         values.append([float(x) for x in v])
         confidence.append(float(np.float32(rng.beta(2, 1.5))))
@@ -75,7 +77,9 @@ def run_round(
         else:
             token = int(rng.integers(0, 8))
         below = [
-            r for r in range(path[-1] + 1, len(tree["tokens"])) if tree["parents"][r] == path[-1] and tree["tokens"][r] == token
+            r
+            for r in range(path[-1] + 1, len(tree["tokens"]))
+            if tree["parents"][r] == path[-1] and tree["tokens"][r] == token
         ]
         if not below:
             break

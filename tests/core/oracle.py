@@ -299,9 +299,7 @@ class Acceptance:
     """Eq. (6) with its learning."""
 
     dense: list[Coordinate] = field(
-        default_factory=lambda: [
-            Coordinate(0.05, c) for c in (math.log(2), 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
-        ]
+        default_factory=lambda: [Coordinate(0.05, c) for c in (math.log(2), 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)]
     )
     buckets: dict[tuple[str, int, int], Coordinate] = field(default_factory=dict)
     weights: dict[object, float] = field(default_factory=dict)
@@ -350,7 +348,14 @@ class Acceptance:
         return p
 
     def learn(
-        self, nodes: list[Node], p: list[float], parent: int, accepted: int, block: Block, base: list[float], context: float
+        self,
+        nodes: list[Node],
+        p: list[float],
+        parent: int,
+        accepted: int,
+        block: Block,
+        base: list[float],
+        context: float,
     ) -> None:
         gradient: dict[object, float] = {}
         total = 0.0

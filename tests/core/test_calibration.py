@@ -57,8 +57,10 @@ def losses(seed: int, rounds: int, with_text: bool) -> dict[str, float]:
                         scores.append(0.8)
                         continue
                     i, lane = divmod(k, 8)
-                    s = 0.3 + 0.5 * block.logit_head(i) + 0.4 * block.logit_share(i) if lane == 0 else (
-                        -0.6 + 0.9 * block.log_r(i, lane)
+                    s = (
+                        0.3 + 0.5 * block.logit_head(i) + 0.4 * block.logit_share(i)
+                        if lane == 0
+                        else (-0.6 + 0.9 * block.log_r(i, lane))
                     )
                     scores.append(s + {0: 0.0, 1: 2.2, 2: -1.0}[evidence])
                 truth = softmax_with_none(scores)
@@ -71,7 +73,14 @@ def losses(seed: int, rounds: int, with_text: bool) -> dict[str, float]:
                     total["oracle"] -= math.log(truth[hit])
                     total["fitted" if fitted else "head"] -= math.log(max(p[hit], 1e-6))
                     labels += 1
-            row = next((r for r in range(len(tree["tokens"])) if tree["parents"][r] == path[-1] and tree["tokens"][r] == token), -1)
+            row = next(
+                (
+                    r
+                    for r in range(len(tree["tokens"]))
+                    if tree["parents"][r] == path[-1] and tree["tokens"][r] == token
+                ),
+                -1,
+            )
             if row < 0:
                 break
             path.append(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -58,13 +59,22 @@ def test_law_starts_at_its_scale_and_never_falls_with_context():
         law.add(2000, t)
     assert law.price(2000) == pytest.approx(1000.0, rel=0.05)
     prices = [law.price(c) for c in range(0, 60000, 500)]
-    assert all(a <= b + 1e-9 for a, b in zip(prices, prices[1:], strict=False))
+    assert all(a <= b + 1e-9 for a, b in itertools.pairwise(prices))
 
 
 def test_a_sparse_bank_prices_long_contexts_after_a_refit():
     # A width measured at three contexts only: the online slope hardly moves, the refit finds it.
     law = _core.CostLaw()
-    for c, t in [(451, 24.2), (453, 25.4), (456, 24.5), (1600, 25.9), (1602, 26.1), (8400, 34.2), (8421, 34.6), (8444, 34.4)]:
+    for c, t in [
+        (451, 24.2),
+        (453, 25.4),
+        (456, 24.5),
+        (1600, 25.9),
+        (1602, 26.1),
+        (8400, 34.2),
+        (8421, 34.6),
+        (8444, 34.4),
+    ]:
         law.add(c, 1000 * t)
     assert law.price(8444) < 28_000
     assert law.refit()
@@ -215,7 +225,7 @@ def test_splits_keep_the_classes_a_partition(splits):
     classes = table.classes
     assert classes[0][0] == 1
     assert classes[-1][1] == 64
-    assert all(a[1] + 1 == b[0] for a, b in zip(classes, classes[1:], strict=False))
+    assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(classes))
     assert len(classes) <= 24
 
 
