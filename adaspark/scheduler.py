@@ -296,5 +296,5 @@ class Scheduler:
 
     @property
     def rate(self) -> float:
-        """Long-run tokens per microsecond of the current context band; 0 while unknown."""
+        """Long-run tokens per microsecond of the context band, at the machine speed its laws know; 0 while unknown."""
         return self._core.rate

@@ -1,5 +1,6 @@
-// What a scheduler round costs, and where it goes: nanoseconds a round over a stream of varied rounds, one core. The parts
-// are timed on the candidate sets of that same stream, each part over all of them in turn, so no input repeats in a row.
+// What a scheduler round costs, and where it goes: nanoseconds a round over a stream of varied rounds, one core. The
+// parts are timed on the candidate sets of that same stream, each part over all of them in turn, so no input repeats in
+// a row.
 #include "world.h"
 
 #include <algorithm>
@@ -67,8 +68,8 @@ struct Stream {
 double timer_scale = 1.0;
 volatile double sink = 0.0;
 
-// What is kept of a planned round: its inputs. The parts copy them to one working set before the clock starts, as a round
-// finds its buffers warm.
+// What is kept of a planned round: its inputs. The parts copy them to one working set before the clock starts, as a
+// round finds its buffers warm.
 struct Kept {
     int32_t tokens[7 * kTopK];
     float logits[7 * kTopK];

@@ -61,7 +61,6 @@ void bind_cost(py::module_ & m) {
                  return t;
              }),
              py::arg("max_rows") = kMaxRows, py::arg("law") = true)
-        .def("begin_request", &WidthTable::begin_request)
         .def(
             "offer",
             [](WidthTable & t, uint32_t context, int32_t max_rows) {

@@ -52,9 +52,27 @@ struct Choice {
 };
 
 // `incumbent`: rows of the width held, 0 = none (then the best wins outright, as it does when it is not on offer).
-// Ties go to the narrower. `best`, when given, receives the unconstrained maximiser.
+// Ties go to the narrower. `values`, when given, receives the value of every offered width.
 Choice choose_width(const Offer & offer, const Expected & expected, const Objective & objective, int32_t incumbent,
-                    Choice * best = nullptr) noexcept;
+                    double * values = nullptr) noexcept;
+
+inline constexpr uint32_t kStanding = 24;        // rounds of standing evidence before it may move the incumbent
+inline constexpr double kStandingMemory = 48.0;  // rounds its means remember
+inline constexpr double kStandingMargin = 0.005; // of the incumbent's expected tokens a round
+
+// The margin keeps one round's noise from flipping the width, but it would also keep for good an incumbent that is a
+// little worse every round. Beyond the paper: what another width would have gained over the incumbent is averaged over
+// rounds, and an average needs a much smaller margin.
+struct StandingAdvantage {
+    float mean[kMaxRows + 1] = {}; // by rows: (value - incumbent's value) / incumbent's tokens
+    uint32_t rounds = 0;           // behind the means
+    int32_t incumbent = 0;         // rows: whom they are measured against
+
+    // One chosen round. Returns the width that should be held from now on.
+    int32_t update(const Offer & offer, const double * values, const Choice & held) noexcept;
+
+    template <class A> void fields(A & a) { a(mean, rounds, incumbent); }
+};
 
 inline constexpr double kSteep = 1.25; // a class whose top costs this much more than its bottom is split at its edge
 

@@ -8,19 +8,16 @@ namespace adaspark::core {
 
 namespace {
 constexpr double kKeep = 255.0 / 256.0; // per observation
-constexpr double kPivot = 0.5;          // of u: 4096 tokens
 constexpr double kRidge = 0.02;         // of each regressor's sum of squares
 constexpr double kRidgeFloor = 0.05;    // keeps an empty fit at exactly 1
-constexpr double kLeast = 0.25;
-constexpr double kMost = 4.0;
-constexpr double kNegligible = 1e-3; // tokens
+constexpr double kNegligible = 1e-3;    // tokens
 } // namespace
 
 void GainFit::observe(double predicted, double realised, double context) noexcept {
     if (!(predicted > kNegligible)) {
         return;
     }
-    const double v = context / kContextUnit - kPivot;
+    const double v = context / kContextUnit - kGainPivot;
     const double p2 = predicted * predicted;
     pp = pp * kKeep + p2;
     ppv = ppv * kKeep + p2 * v;
@@ -36,10 +33,6 @@ void GainFit::observe(double predicted, double realised, double context) noexcep
     const double inverse = 1.0 / (a * d - ppv * ppv);
     intercept = (right * d - ppv * pvy) * inverse;
     slope = (a * pvy - ppv * right) * inverse;
-}
-
-double GainFit::at(double context) const noexcept {
-    return std::clamp(intercept + slope * (context / kContextUnit - kPivot), kLeast, kMost);
 }
 
 } // namespace adaspark::core

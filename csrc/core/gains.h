@@ -2,11 +2,15 @@
 // and side of the reference width, by ridge-regularised least squares of realised on predicted marginals.
 #pragma once
 
+#include "core/context_law.h"
+
+#include <algorithm>
 #include <cstdint>
 
 namespace adaspark::core {
 
 inline constexpr int32_t kReferenceRows = 8; // n0 of Eq. (7)
+inline constexpr double kGainPivot = 0.5;    // of u: the lines are written around 4096 tokens
 
 struct GainFit {
     // Decayed sums over observations (p predicted, y realised tokens, v = context / 8192 - 1/2).
@@ -16,7 +20,9 @@ struct GainFit {
 
     // Marginals predicted at or below 1e-3 tokens are dropped: they say nothing about a factor.
     void observe(double predicted, double realised, double context) noexcept;
-    double at(double context) const noexcept; // [0.25, 4]
+    double at(double context) const noexcept { // [0.25, 4]
+        return std::clamp(intercept + slope * (context / kContextUnit - kGainPivot), 0.25, 4.0);
+    }
 
     template <class A> void fields(A & a) { a(pp, ppv, ppvv, py, pvy, intercept, slope); }
 };

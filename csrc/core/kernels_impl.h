@@ -49,9 +49,7 @@ AS_INLINE V8f vmax8(const V8f & a, const V8f & b) { return (V8f)__builtin_ia32_m
 AS_INLINE V8f vmin8(const V8f & a, const V8f & b) { return select8(a < b, a, b); }
 AS_INLINE V8f vmax8(const V8f & a, const V8f & b) { return select8(a > b, a, b); }
 #endif
-AS_INLINE float sum8(const V8f & v) {
-    return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
-}
+AS_INLINE float sum8(const V8f & v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
 // exp to about 1e-7 relative on [-80, 80], clamped outside: reduction by multiples of ln 2, then degree 6.
 AS_INLINE V8f vexp8(const V8f & unclamped) {
@@ -76,8 +74,8 @@ AS_INLINE V8f vlog8(const V8f & x) {
     const V8f k = (V8f)(exponent + (V8i)magic) - magic;
     const V8f f = (m - 1.0F) / (m + 1.0F);
     const V8f s = f * f;
-    const V8f poly = (splat8(2.0F / 3.0F) + s * splat8(2.0F / 5.0F)) +
-                     (s * s) * (splat8(2.0F / 7.0F) + s * splat8(2.0F / 9.0F));
+    const V8f poly =
+        (splat8(2.0F / 3.0F) + s * splat8(2.0F / 5.0F)) + (s * s) * (splat8(2.0F / 7.0F) + s * splat8(2.0F / 9.0F));
     return k * splat8(0.693145752F) + (2.0F * f + (f * s * poly + k * splat8(1.42860677e-6F)));
 }
 
@@ -144,6 +142,39 @@ AS_INLINE void rank_all(const float * key, int32_t blocks, int32_t limit, const 
     }
 }
 
+// The same where no two positive keys are equal, in one even loop; false, with `index` unusable, where some are.
+AS_INLINE bool rank_distinct(const float * key, int32_t blocks, int32_t positive, int32_t limit, int32_t * index) {
+    int32_t rank[96];
+    V8i sum = {};
+    const V8i bound = {positive, positive, positive, positive, positive, positive, positive, positive};
+    for (int32_t b = 0; b < blocks; ++b) {
+        const V8f mine = load8(key + 8 * b);
+        V8i even = {};
+        V8i odd = {};
+        for (int32_t j = 0; j < 8 * blocks; j += 8) {
+            even -= splat8(key[j]) > mine;
+            odd -= splat8(key[j + 1]) > mine;
+            even -= splat8(key[j + 2]) > mine;
+            odd -= splat8(key[j + 3]) > mine;
+            even -= splat8(key[j + 4]) > mine;
+            odd -= splat8(key[j + 5]) > mine;
+            even -= splat8(key[j + 6]) > mine;
+            odd -= splat8(key[j + 7]) > mine;
+        }
+        even += odd;
+        sum += even & (even < bound); // zeros have the rank `positive`
+        __builtin_memcpy(rank + 8 * b, &even, sizeof even);
+    }
+    const int32_t total = ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
+    if (total != positive * (positive - 1) / 2) {
+        return false; // equal keys share the least of their ranks, so the sum falls short
+    }
+    for (int32_t i = 0; i < 8 * blocks; ++i) {
+        index[rank[i] < limit ? rank[i] : limit] = i;
+    }
+    return true;
+}
+
 static int32_t rank_descending(const float * key, int32_t n, int32_t limit, int32_t * index) noexcept {
     if (n <= 0 || limit <= 0) {
         return 0;
@@ -152,7 +183,9 @@ static int32_t rank_descending(const float * key, int32_t n, int32_t limit, int3
     const int32_t positive = count_at_least(key, blocks, kLeastFloat);
     limit = positive < limit ? positive : limit;
     if (n <= 96) {
-        rank_all(key, blocks, limit, nullptr, index);
+        if (!rank_distinct(key, blocks, positive, limit, index)) {
+            rank_all(key, blocks, limit, nullptr, index);
+        }
         return limit;
     }
     // Many keys: first a threshold that keeps at least `limit` of them and few more. Bisect on the bits of positive
@@ -192,32 +225,34 @@ static int32_t rank_descending(const float * key, int32_t n, int32_t limit, int3
 }
 
 static void block_features(const float * logits, const float * head, int32_t n, BlockFeatures & out) noexcept {
-    constexpr float bound = 16.1180957F; // logit(1 - 1e-7): probabilities are clipped before any logit
+    // Probabilities are clipped to [1e-7, 1 - 1e-7] before any logit.
+    constexpr float bound = 16.1180957F; // logit(1 - 1e-7)
     alignas(32) float total[kMaxBlock + 8];
-    alignas(32) float odds[kMaxBlock + 8];
+    alignas(32) float given[kMaxBlock + 8];
     const V8i first = {-1, 0, 0, 0, 0, 0, 0, 0};
+    for (int32_t i = n; i < (n + 7) / 8 * 8; ++i) {
+        total[i] = 1.0F;
+        given[i] = 0.5F;
+    }
+    __builtin_memcpy(given, head, sizeof(float) * static_cast<size_t>(n));
     for (int32_t i = 0; i < n; ++i) {
         const float * v = logits + kTopK * i;
         const V8f d = load8(v) - splat8(v[0]);
         const V8f e = (V8f)((V8i)vexp8(d) & ~first);
         const float siblings = sum8(e);
-        total[i] = siblings > 1e-30F ? siblings : 1e-30F;
-        const double given = head[i];
-        const double h = !(given >= 1e-7) ? 1e-7 : given > 1.0 - 1e-7 ? 1.0 - 1e-7 : given; // NaN reads as 0
-        out.head[i] = static_cast<float>(h);
-        odds[i] = static_cast<float>(h / (1.0 - h));
+        total[i] = siblings;
         store8(out.share[i], select8(first, splat8(1.0F), e) * splat8(1.0F / (1.0F + siblings)));
         store8(out.log_r[i], d);
     }
-    for (int32_t i = n; i < (n + 7) / 8 * 8; ++i) {
-        total[i] = 1.0F;
-        odds[i] = 1.0F;
-    }
     for (int32_t i = 0; i < n; i += 8) {
-        const V8f lse = vlog8(load8(total + i));
+        const V8f lse = vlog8(vmax8(load8(total + i), splat8(1e-30F)));
         store8(total + i, lse);
         store8(&out.logit_share[i], vmin8(vmax8(-lse, splat8(-bound)), splat8(bound)));
-        store8(&out.logit_head[i], vlog8(load8(odds + i)));
+        const V8f h0 = load8(given + i);
+        const V8f h = select8(h0 >= splat8(1e-7F), h0, splat8(1e-7F)); // NaN reads as 0
+        store8(&out.head[i], vmin8(h, splat8(1.0F - 1e-7F)));
+        const V8f odds = vmin8(vmax8(h / (1.0F - h), splat8(1.0000001e-7F)), splat8(9999999.0F));
+        store8(&out.logit_head[i], vlog8(odds));
     }
     for (int32_t i = 0; i < n; ++i) {
         const V8f log_r = vmin8(vmax8(load8(out.log_r[i]) - splat8(total[i]), splat8(-30.0F)), splat8(0.0F));
@@ -242,8 +277,8 @@ static void block_softmax(const BlockFeatures & f, const ScoreTerms & t, const f
         const V8f s = load8(text_score + i);
         store8(text + i, (V8f)((V8i)vexp8(s) & (s > splat8(-1e29F))));
     }
-    for (int32_t i = 0; i < n; ++i) {
-        const float shared = context + depth * static_cast<float>(i);
+    float shared = context;
+    for (int32_t i = 0; i < n; ++i, shared += depth) {
         const float pick = shared + w[0] + w[1] * f.logit_head[i] + w[2] * f.logit_share[i];
         const float sibling = shared + w[3] + w[5] * f.logit_head[i] + w[6] * f.logit_share[i];
         const V8f s = select8(first, splat8(pick), splat8(sibling)) + along * load8(f.log_r[i]) + load8(evidence[i]);
@@ -322,7 +357,7 @@ static void block_path_q(const float (*p)[kTopK], const uint8_t * dead, int32_t 
     }
 }
 
-static const Kernels table = {AS_KERNELS_NAME, rank_descending, block_features, block_softmax, sigmoid,
-                              log_lanes, price_widths, ftrl_step, group_likelihood, block_path_q};
+static const Kernels table = {AS_KERNELS_NAME, rank_descending, block_features, block_softmax,    sigmoid,
+                              log_lanes,       price_widths,    ftrl_step,      group_likelihood, block_path_q};
 
 #undef AS_INLINE

@@ -31,7 +31,6 @@ void Scheduler::begin_request(std::span<const int32_t> prompt, int32_t first_tok
             index_.append(token);
         }
     }
-    learned_.widths.begin_request();
     learned_.acceptance.begin_request();
     learned_.gate.begin_request();
     head_estimate_.begin_request();
@@ -44,15 +43,18 @@ void Scheduler::begin_request(std::span<const int32_t> prompt, int32_t first_tok
     planned_ = false;
 }
 
-Objective Scheduler::objective(bool drafted) const noexcept {
+void Scheduler::set_objectives() noexcept {
     Objective o;
     if (config_.gains) {
         o.gains = learned_.gains.at(context_);
     }
-    o.rate = config_.rate ? learned_.rate.rate(static_cast<uint32_t>(context_)) : 0.0;
-    o.fixed = drafted ? offer_.draft + learned_.commit[1] : learned_.commit[0];
+    // The rate is kept at the laws' own speed: a machine that slows makes time cheaper at once, in every band.
+    o.rate = config_.rate ? rate() / learned_.widths.clock() : 0.0;
     o.margin = config_.margin ? kMargin : 0.0;
-    return o;
+    o.fixed = learned_.commit[0];
+    objective_[0] = o;
+    o.fixed = offer_.draft + learned_.commit[1];
+    objective_[1] = o;
 }
 
 void Scheduler::price_candidates(bool fitted) noexcept {
@@ -70,7 +72,7 @@ void Scheduler::order_candidates(int32_t limit) noexcept {
     kernels().block_path_q(p.block, set_.dead, set_.positions, order_.path_q);
     for (int32_t t = 0; t < set_.text; ++t) {
         const int32_t above = set_.parent[base + t];
-        const float q = set_.text_dead[t] ? 0.0F : static_cast<float>(p.text[t]);
+        const float q = set_.text_dead[t] ? 0.0F : p.text[t];
         order_.path_q[base + t] = above < 0 ? q : order_.path_q[above] * q;
     }
     if (set_.positions == 0) { // one chain: already in order
@@ -147,7 +149,8 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     price_candidates(config_.acceptance && learned_.guard.prefers_fitted());
     order_candidates(kMaxRows - 1);
 
-    const Objective o = objective(false);
+    set_objectives();
+    const Objective & o = objective_[0];
     Expected e;
     expect(e);
     text_choice_ = choose_width(offer_, e, o, 0);
@@ -175,7 +178,7 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
         return d;
     }
     // What a perfect block would bring: all of it accepted, on top of what the text brings.
-    const Objective drafted = objective(true);
+    const Objective & drafted = objective_[1];
     const double perfect = config_.block + gate_input_.tokens - 1.0;
     double optimistic = -std::numeric_limits<double>::infinity();
     for (int32_t i = 0; i < offer_.count; ++i) {
@@ -220,16 +223,17 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
         report_.tokens = tokens_at(config_.pinned_rows, Objective{});
         return std::min(config_.pinned_rows, room_);
     }
-    const Objective o = objective(drafted);
+    const Objective & o = objective_[drafted ? 1 : 0];
     Choice choice;
     double value_text = -std::numeric_limits<double>::infinity();
+    double values[kMaxWidths];
     if (drafted) {
         Expected e;
         expect(e);
         const bool probing = learned_.gate.probing();
         const int32_t widest = offer_.count > 0 ? offer_.rows[offer_.count - 1] : 0;
         const int32_t incumbent = learned_.incumbent > 0 ? learned_.incumbent : widest; // only wide rounds teach gains
-        choice = choose_width(offer_, e, o, probing ? 0 : incumbent);
+        choice = choose_width(offer_, e, o, probing ? 0 : incumbent, values);
         if (choice.position >= 0) {
             const double price = offer_.price[choice.position];
             if (text_choice_.position >= 0) {
@@ -254,6 +258,9 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
     // Measurement, probes and rounds short of room say nothing about the width to hold.
     if (drafted && !learned_.gate.probing() && room_ == config_.max_rows) {
         learned_.incumbent = choice.rows;
+        if (o.rate > 0.0 && config_.margin) {
+            learned_.incumbent = learned_.standing.update(offer_, values, choice);
+        }
     }
     report_.tokens = choice.tokens;
     report_.verify_price = offer_.price[choice.position];

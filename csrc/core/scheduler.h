@@ -129,6 +129,7 @@ class Scheduler {
     const SuffixIndex & index() const noexcept { return index_; }
     int32_t incumbent() const noexcept { return learned_.incumbent; }
     int32_t context() const noexcept { return context_; }
+    // Long-run tokens per microsecond of the band, with the machine at the speed its laws were learned at; 0 = unknown.
     double rate() const noexcept { return learned_.rate.rate(static_cast<uint32_t>(context_)); }
 
   private:
@@ -140,12 +141,13 @@ class Scheduler {
         GainFits gains;
         LongRunRate rate;
         DraftGate gate;
+        StandingAdvantage standing;
         int32_t incumbent = 0; // rows: the width drafted rounds hold, 0 = none yet
         double commit[2] = {}; // microseconds: decayed mean of committing, without and with the drafter
         uint32_t commit_rounds[2] = {};
 
         template <class A> void fields(A & a) {
-            a(widths, acceptance, guard, gains, rate, gate, incumbent, commit, commit_rounds);
+            a(widths, acceptance, guard, gains, rate, gate, standing, incumbent, commit, commit_rounds);
         }
     };
 
@@ -160,7 +162,7 @@ class Scheduler {
     void order_candidates(int32_t limit) noexcept; // and their sums, for trees of up to limit + 1 rows
     void extend_sums(int32_t limit) noexcept;
     void expect(Expected & out) const noexcept;
-    Objective objective(bool drafted) const noexcept;
+    void set_objectives() noexcept;
     double tokens_at(int32_t rows, const Objective & objective) const noexcept;
     int32_t width_to_measure(bool drafted, const Objective & objective, const Choice & best,
                              double value_text) noexcept;
@@ -197,6 +199,7 @@ class Scheduler {
     double odds_factor_ = 1.0;
     Order order_;
     Sums sums_;
+    Objective objective_[2]; // without and with the drafter
     Choice text_choice_;
     Tree tree_;
     RoundReport report_;

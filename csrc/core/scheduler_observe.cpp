@@ -42,7 +42,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
     }
     const double total = times.draft + times.verify + times.commit;
     if (!outcome.last && total > 0.0) {
-        learned_.rate.add(context, committed, total);
+        learned_.rate.add(context, committed, total / learned_.widths.clock());
         uint32_t & rounds = learned_.commit_rounds[drafted ? 1 : 0];
         double & mean = learned_.commit[drafted ? 1 : 0];
         rounds = std::min(rounds + 1, kCommitMemory);

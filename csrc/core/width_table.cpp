@@ -29,7 +29,7 @@ double Level::value() const noexcept {
     return std::clamp<double>(least, kLevelLow, kLevelHigh);
 }
 
-double Timed::record(uint32_t context, const ContextBasis & basis, double time) noexcept {
+double Timed::record(uint32_t context, const ContextBasis & basis, double time, double clock) noexcept {
     const double ratio = law.trained() ? time / law.price(basis) : 0.0;
     if (ratio > 0.0) {
         level.add(ratio);
@@ -39,8 +39,11 @@ double Timed::record(uint32_t context, const ContextBasis & basis, double time) 
     if (count == kMeasurements || count % kLevelWindow == 0) {
         anchor = lowest;
     }
-    law.train(context, basis, time);
-    bank.add(context, time);
+    // Laws and banks are kept at one speed of the machine: a drift the clock tells of is taken out of what they learn,
+    // or the laws that run would absorb it and leave the others behind. Small drifts are left to the laws.
+    const double learned = clock > kDrift || clock < 1.0 / kDrift ? time / clock : time;
+    law.train(context, basis, learned);
+    bank.add(context, learned);
     return ratio;
 }
 
@@ -62,26 +65,8 @@ void WidthTable::reset(int32_t max_rows, bool use_law) noexcept {
         low = high + 1;
     }
     draft_ = Timed{};
-    lanes_ = WidthLanes{};
-    index_rows();
-    begin_request();
-}
-
-void WidthTable::begin_request() noexcept {
-    for (int32_t i = 0; i < count_; ++i) {
-        storage_[i].timed.level = Level{};
-        storage_[i].timed.clock_then = 1.0;
-    }
-    draft_.level = Level{};
-    draft_.clock_then = 1.0;
     recent_ = Level{};
-    clock_ = 1.0;
-    round_ratio_ = 0.0;
-    round_drafted_ = false;
-    round_position_ = -1;
-    for (int32_t i = 0; i < count_; ++i) {
-        sync(i);
-    }
+    restored();
 }
 
 void WidthTable::restored() noexcept {
@@ -226,7 +211,7 @@ void WidthTable::record_verify(int32_t rows, uint32_t context, double time) noex
     if (position < 0 || !(time > 0.0)) {
         return;
     }
-    const double ratio = storage_[order_[position]].timed.record(context, basis(context), time);
+    const double ratio = storage_[order_[position]].timed.record(context, basis(context), time, clock_);
     if (!(round_drafted_ && round_ratio_ > 0.0) && ratio > 0.0) {
         round_ratio_ = ratio;
     }
@@ -237,7 +222,7 @@ void WidthTable::record_draft(uint32_t context, double time) noexcept {
     if (!(time > 0.0)) {
         return;
     }
-    const double ratio = draft_.record(context, basis(context), time);
+    const double ratio = draft_.record(context, basis(context), time, clock_);
     round_drafted_ = true;
     if (ratio > 0.0) {
         round_ratio_ = ratio;
@@ -317,14 +302,11 @@ bool WidthTable::split(int32_t rows) noexcept {
 void WidthTable::refit_all() noexcept {
     for (int32_t i = 0; i < count_; ++i) {
         refit(storage_[i].timed.law, storage_[i].timed.bank);
-        // A level was a ratio to the law that has just been replaced.
-        storage_[i].timed.level = Level{};
     }
-    refit(draft_.law, draft_.bank);
-    draft_.level = Level{};
     for (int32_t i = 0; i < count_; ++i) {
         sync(i);
     }
+    refit(draft_.law, draft_.bank);
 }
 
 } // namespace adaspark::core

@@ -15,6 +15,7 @@ inline constexpr int32_t kLevelWindow = 8;
 inline constexpr double kLevelLow = 0.5;
 inline constexpr double kLevelHigh = 2.0;
 inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
+inline constexpr double kDrift = 1.08;       // a clock this far from 1 is a machine that has changed speed
 inline constexpr int32_t kShortfalls = 3;    // short trees after which a width counts as out of reach
 
 // The least of the last kLevelWindow ratios measured / law, clamped: follows the machine within 8 runs and, unlike an
@@ -40,7 +41,7 @@ struct Timed {
     SampleBank bank;
 
     // Returns measured / law from before this sample trains the law, or 0 while there is no law.
-    double record(uint32_t context, const ContextBasis & basis, double time) noexcept;
+    double record(uint32_t context, const ContextBasis & basis, double time, double clock) noexcept;
 
     template <class A> void fields(A & a) { a(count, lowest, anchor, clock_then, level, law, bank); }
 };
@@ -68,9 +69,6 @@ class WidthTable {
   public:
     // `max_rows` in [1, 64]; `use_law` = false prices a width by its lowest time (ablation).
     void reset(int32_t max_rows, bool use_law) noexcept;
-
-    // Levels and the clock restart: they follow the machine of the moment.
-    void begin_request() noexcept;
 
     // Prices every width at this context and keeps those worth offering: a width dearer than a wider one is dropped.
     // Widths above `max_rows` are left out. O(widths).
@@ -128,7 +126,7 @@ class WidthTable {
     WidthClass storage_[kMaxWidths];
     Timed draft_;
     Level recent_;             // the drift clock's window
-    double clock_ = 1.0;       // drift of the machine against the laws, [0.5, 2]
+    double clock_ = 1.0;       // drift of the machine against its laws, [0.5, 2]
     double round_ratio_ = 0.0; // this round's ratio for the clock, 0 = none
     bool round_drafted_ = false;
     int32_t round_position_ = -1; // class that ran this round

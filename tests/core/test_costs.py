@@ -175,6 +175,20 @@ def test_the_clock_runs_without_the_drafter():
     assert after[2] / before[2] == pytest.approx(1.5, rel=0.05)  # the drafter's price follows too
 
 
+def test_a_slowdown_that_the_clock_s_own_law_has_learned_still_reprices_the_others():
+    table = _core.WidthTable(64)
+    for rows, t in {2: 20e3, 4: 22e3, 8: 25e3}.items():
+        steady(table, 20, rows, t, 8e3)
+    table.refit()
+    before = dict(zip(*(x.tolist() for x in table.offer(1000)[:2]), strict=True))
+    for _ in range(3):  # requests at 4 rows on a machine half as slow again; each ends in a refit
+        steady(table, 60, 4, 33e3, 12e3)
+        table.refit()
+    after = dict(zip(*(x.tolist() for x in table.offer(1000)[:2]), strict=True))
+    for rows in (2, 4, 8):
+        assert after[rows] / before[rows] == pytest.approx(1.5, rel=0.1)
+
+
 def test_a_level_forgets_a_burst_within_eight_runs():
     table = _core.WidthTable(64)
     steady(table, 12, 1, 10e3, 0)
