@@ -37,7 +37,7 @@ class Engine:
     """A target and its drafter, loaded and ready.
 
     ``model`` is a GGUF file; None is the default pair, fetched on first use. ``drafter`` is a DSpark GGUF; "auto" finds
-    the default target's own, None is no drafter. ``arm`` is "plain", "chain:N" or "tree:N"; None is the default.
+    the default target's own, None is no drafter. ``arm`` is "adaspark" (the default), "plain", "chain:N" or "tree:N".
     The other keywords are the fields of :class:`adaspark.config.EngineOptions`.
 
     Raises ModelError, DrafterError, OutOfMemoryError, or ValueError for a wrong option. Not thread-safe; one request at
