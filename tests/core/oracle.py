@@ -259,8 +259,8 @@ def merge(text: Text, anchor: int, block: list[list[int]], stop: set[int], depth
             path.append(nodes[at].token)
             at = nodes[at].parent
         below = len(path)
-        node, run = start, 0
-        for token, slot in text.steps(base + path[::-1], depth_limit - below, stop):
+        node = start
+        for run, (token, slot) in enumerate(text.steps(base + path[::-1], depth_limit - below, stop)):
             group = next((i for i in range(len(block)) if (-1 if i == 0 else (i - 1) * 8) == node), None)
             if node == -1 or nodes[node].kind == "pick":
                 spoken.add(node)
@@ -281,7 +281,6 @@ def merge(text: Text, anchor: int, block: list[list[int]], stop: set[int], depth
                 node = len(nodes) - 1
             else:
                 node = match
-            run += 1
             below += 1
 
     chain(-1)
