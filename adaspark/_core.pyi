@@ -3,7 +3,7 @@
 Arrays are taken as they are: contiguous and of the type stated, or TypeError. Times are microseconds.
 """
 
-from typing import Any, TypeAlias, TypedDict, final
+from typing import Any, TypeAlias, TypedDict, final, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ _Double: TypeAlias = NDArray[np.float64]
 MAX_ROWS: int
 MAX_CANDIDATES: int
 
+@type_check_only
 class TreeRows(TypedDict):
     tokens: _Int
     parents: _Int

@@ -54,7 +54,8 @@ void init_drafter(py::module_ & m) {
         .def_property_readonly("block_size", [](const PyDrafter & d) { return d.get().info().block_size; })
         .def_property_readonly("n_draft", [](const PyDrafter & d) { return d.get().info().n_draft; })
         .def_property_readonly("top_k", [](const PyDrafter &) { return static_cast<int32_t>(Block::kTopK); })
-        .def_property_readonly("sample_from_anchor", [](const PyDrafter & d) { return d.get().info().sample_from_anchor; })
+        .def_property_readonly("sample_from_anchor",
+                               [](const PyDrafter & d) { return d.get().info().sample_from_anchor; })
         .def_property_readonly("has_confidence", [](const PyDrafter & d) { return d.get().info().has_confidence; })
         .def_property_readonly("target_layers", [](const PyDrafter & d) { return d.get().info().target_layers; })
         .def_property_readonly("mask_token", [](const PyDrafter & d) { return d.get().info().mask_token; })

@@ -2,7 +2,6 @@
 
 #include "engine/backend.h"
 #include "engine/error.h"
-#include "engine/gguf_file.h"
 #include "engine/llama_ext.h"
 #include "engine/load_error.h"
 #include "engine/threads.h"
@@ -26,7 +25,7 @@ Drafter::Drafter(const std::string & path, Target & target, const DrafterOptions
     if (target.observer() != nullptr) {
         throw std::invalid_argument("this target already has a drafter; close it first");
     }
-    info_ = drafter_check(GgufFile(path), target);
+    info_ = drafter_check(path, target);
 
     llama_model_params model_params = llama_model_default_params();
     model_params.n_gpu_layers = options.n_gpu_layers;
@@ -218,7 +217,8 @@ void Drafter::read_block(int32_t rows, int32_t n_draft) {
     block_.values.resize(block_.ids.size());
     block_.confidence.resize(static_cast<std::size_t>(n_draft));
     for (int32_t i = 0; i < n_draft; ++i) {
-        const auto row = static_cast<std::size_t>(rows - n_draft + i); // skips the slot of an anchor that proposes nothing
+        const auto row =
+            static_cast<std::size_t>(rows - n_draft + i); // skips the slot of an anchor that proposes nothing
         // A padded drafter vocabulary may be longer than the target's: ids the target lacks are never proposed.
         const std::span<const float> values(logits + row * n_model, std::min(n_model, n_vocab));
         const auto at = static_cast<std::size_t>(i * kTopK);

@@ -56,23 +56,23 @@ class Target {
     const std::string & path() const { return path_; }
     const std::string & architecture() const { return architecture_; }
     std::string description() const;
-    int32_t n_ctx() const { return n_ctx_; }             // tokens
-    int32_t n_vocab() const { return n_vocab_; }         // tokens
-    int32_t n_embd() const { return n_embd_; }           // hidden width
-    int32_t n_layer() const { return n_layer_; }         // blocks
+    int32_t n_ctx() const { return n_ctx_; }     // tokens
+    int32_t n_vocab() const { return n_vocab_; } // tokens
+    int32_t n_embd() const { return n_embd_; }   // hidden width
+    int32_t n_layer() const { return n_layer_; } // blocks
     int32_t n_threads() const { return n_threads_; }
-    int32_t max_rows() const { return max_rows_; }       // widest verify
-    bool supports_tree() const { return tree_; }         // false: recurrent state, chains only
-    int32_t max_chain() const { return max_chain_; }     // drafts a chain may hold; 0 = plain decoding only
+    int32_t max_rows() const { return max_rows_; }   // widest verify
+    bool supports_tree() const { return tree_; }     // false: recurrent state, chains only
+    int32_t max_chain() const { return max_chain_; } // drafts a chain may hold; 0 = plain decoding only
     const llama_vocab * vocab() const { return vocab_; }
     llama_model * model() const { return model_; }
     llama_context * context() const { return ctx_; }
     ThreadPool & threads() const { return *threads_; }
 
-    int32_t n_past() const { return n_past_; } // committed tokens in the cache
+    int32_t n_past() const { return n_past_; }                  // committed tokens in the cache
     std::span<const int32_t> tokens() const { return tokens_; } // those tokens
     // Cells in use, by llama.cpp's own count. Equals n_past() between rounds; for tests, it walks the whole cache.
-    int32_t n_kv_cells() const;
+    int32_t n_kv_cells();
 
     void clear();
     // Append committed tokens. Returns the logits [n_vocab] after the last one, valid until the next decode, or an
@@ -106,6 +106,7 @@ class Target {
     void decode(const char * what);
     void labels_assign(std::span<const int32_t> parents);
     void label_sync(int32_t label);
+    void measure_state();
 
     std::string path_;
     std::string architecture_;
@@ -139,8 +140,8 @@ class Target {
     int32_t label_hi_[core::kMaxRows] = {};
     int32_t parent_[core::kMaxRows] = {};
 
-    std::size_t state_empty_ = 0;         // bytes of an empty sequence's saved state
-    mutable double state_per_cell_ = 0.0; // bytes one cell adds to it; 0 = not measured yet
+    std::size_t state_header_ = 0;   // bytes of a sequence's saved state without its cells
+    std::size_t state_per_cell_ = 0; // bytes one cell adds; 0 = not measured yet
 };
 
 } // namespace adaspark
