@@ -186,7 +186,7 @@ int32_t ChainBuilder::follow(const SuffixIndex & index, const AnchorChain * chai
 void ChainBuilder::merge_text(const SuffixIndex & index, const AnchorChain & chain, int32_t depth,
                               CandidateSet & out) noexcept {
     follow(index, &chain, kAnchor, depth, out);
-    for (int32_t i = 0; i < out.positions && i + 1 < depth && out.text < kMaxText; ++i) {
+    for (int32_t i = 0; i < out.positions && i + 1 < depth; ++i) {
         if ((out.dead[i] & 1) != 0) {
             break; // the path to this pick and to every later one holds a stop token
         }

@@ -27,9 +27,7 @@ void Scheduler::begin_request(std::span<const int32_t> prompt, int32_t first_tok
     const size_t room = prompt.size() + static_cast<size_t>(std::max(reply_tokens, 0)) + 1;
     index_.begin(static_cast<int32_t>(std::min<size_t>(room, INT32_MAX / 4)));
     if (config_.text) {
-        for (const int32_t token : prompt) {
-            index_.append(token);
-        }
+        index_.append(prompt);
     }
     learned_.acceptance.begin_request();
     learned_.gate.begin_request();

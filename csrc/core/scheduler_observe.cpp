@@ -36,9 +36,11 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
         }
     }
     if (config_.text) {
-        for (const int32_t row : outcome.path) {
-            index_.append(tree_.token[row]);
+        int32_t tokens[kMaxRows];
+        for (int32_t i = 0; i < committed; ++i) {
+            tokens[i] = tree_.token[outcome.path[static_cast<size_t>(i)]];
         }
+        index_.append({tokens, static_cast<size_t>(committed)});
     }
     const double total = times.draft + times.verify + times.commit;
     if (!outcome.last && total > 0.0) {

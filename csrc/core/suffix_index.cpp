@@ -210,4 +210,23 @@ void SuffixIndex::append(int32_t token) noexcept {
     ++size_;
 }
 
+void SuffixIndex::append(std::span<const int32_t> tokens) noexcept {
+    constexpr size_t kAhead = 32;
+    while (!tokens.empty() && size_ < capacity_) {
+        const size_t n = std::min({tokens.size(), kAhead, static_cast<size_t>(capacity_ - size_)});
+        int32_t * next = tokens_.data() + size_; // beyond size_, so not yet text
+        std::copy_n(tokens.data(), n, next);
+        for (size_t i = 0; i < n; ++i) {
+            if (size_ + static_cast<int32_t>(i) >= kCopyKey) {
+                __builtin_prefetch(&followers_[static_cast<uint32_t>(hash_three(next + i)) & follower_mask_]);
+                __builtin_prefetch(&head_[copy_home(next + i)]);
+            }
+        }
+        for (size_t i = 0; i < n; ++i) {
+            append(next[i]);
+        }
+        tokens = tokens.subspan(n);
+    }
+}
+
 } // namespace adaspark::core

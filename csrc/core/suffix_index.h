@@ -37,6 +37,9 @@ class SuffixIndex {
     // Scores what would have been proposed for this token, then appends it. Past the capacity: does nothing.
     void append(int32_t token) noexcept;
 
+    // The same for several tokens in turn; the tables' lines are fetched ahead. A prompt, or a round's accepted path.
+    void append(std::span<const int32_t> tokens) noexcept;
+
     // What follows a context that ends just before `end` and reaches back at least `available` tokens. The context need
     // not be in the index. A copy match comes first, the longest of the latest kCopyPositions, ties to the latest.
     Proposal propose(const int32_t * end, int32_t available) const noexcept;
