@@ -3,6 +3,7 @@
 #include "engine/backend.h"
 #include "engine/error.h"
 #include "engine/gguf_file.h"
+#include "engine/llama_target.h"
 #include "engine/llama_ext.h"
 #include "engine/load_error.h"
 #include "engine/threads.h"
@@ -51,10 +52,10 @@ Drafter::Drafter(const std::string & path, Target & target, const DrafterOptions
     params.n_threads = options.n_threads > 0 ? options.n_threads : target.n_threads();
     params.n_threads_batch = params.n_threads;
     params.no_perf = true;
-    params.ctx_other = target.context(); // a drafter without embeddings or head borrows the target's
+    params.ctx_other = target.backend().context(); // a drafter without embeddings or head borrows the target's
     try {
         ctx_ = context_open(path, model_, params, "-cd");
-        target.threads().attach(ctx_);
+        static_cast<LlamaTarget &>(target.backend()).threads().attach(ctx_);
         batch_ = llama_batch_ext_init(ctx_);
     } catch (...) {
         llama_free(ctx_);
@@ -93,11 +94,7 @@ void Drafter::rows_committed(int32_t first, std::span<const int32_t> rows) {
     const std::size_t begin = static_cast<std::size_t>(n_pending_) * width_;
     pending_.resize(begin + rows.size() * width_);
     for (std::size_t layer = 0; layer < info_.target_layers.size(); ++layer) {
-        const float * taps = taps_rows(target_.context(), info_.target_layers[layer]);
-        if (taps == nullptr) {
-            throw BackendError(target_.path() + ": llama.cpp kept no inputs of block " +
-                               std::to_string(info_.target_layers[layer]));
-        }
+        const float * taps = target_.tapped(info_.target_layers[layer]);
         for (std::size_t i = 0; i < rows.size(); ++i) {
             std::memcpy(pending_.data() + begin + i * width_ + layer * n_embd,
                         taps + static_cast<std::size_t>(rows[i]) * n_embd, n_embd * sizeof(float));
