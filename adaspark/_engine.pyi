@@ -5,7 +5,7 @@ Everything here raises subclasses of :class:`AdaSparkError`. Objects are not thr
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict, final
+from typing import Any, TypeAlias, TypedDict, final, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ class OutOfMemoryError(AdaSparkError):
 class BackendError(AdaSparkError):
     """llama.cpp or ggml failed in the middle of work; the engine object cannot be used any further."""
 
+@type_check_only
 class DeviceInfo(TypedDict):
     name: str
     description: str
@@ -38,6 +39,7 @@ class DeviceInfo(TypedDict):
     memory_free: int  # bytes
     memory_total: int  # bytes
 
+@type_check_only
 class BackendInfo(TypedDict):
     llama_version: str
     system_info: str  # ggml's own line of CPU features
@@ -48,6 +50,7 @@ def backend_info() -> BackendInfo: ...
 def set_log_callback(callback: Callable[[int, str], None] | None) -> None:
     """Receive llama.cpp's and ggml's log lines as (level, text); levels are those of ``logging`` (10, 20, 30, 40)."""
 
+@type_check_only
 class GgufSummary(TypedDict):
     path: str
     file_size: int  # bytes
@@ -62,6 +65,9 @@ def read_gguf(path: str) -> GgufSummary:
 
 def quantize(source: str, destination: str, file_type: str, token_embedding_type: str | None, n_threads: int) -> None:
     """Requantise a GGUF with llama.cpp's quantiser. ``file_type``: "Q4_0", "Q8_0", ...; writes ``destination`` whole or not at all."""
+
+def own_drafter_refusal(path: str) -> str:
+    """Why the own graph cannot run this drafter, "" when it can. ModelError on a file that is no GGUF."""
 
 @final
 class TargetOptions:
@@ -78,6 +84,7 @@ class TargetOptions:
     cache_type_v: str
     use_mmap: bool
     max_rows: int  # widest verify, rows (1..64)
+    kernels: str  # "auto" | "own" | "llama": what runs the forwards; "auto" = "own" where it knows model and options
 
 @final
 class Target:
@@ -87,21 +94,40 @@ class Target:
     """
 
     def __init__(self, path: str, options: TargetOptions, progress: Callable[[float], bool] | None = None) -> None: ...
-    path: str
-    architecture: str
-    description: str
-    n_ctx: int
-    n_vocab: int
-    n_embd: int
-    n_layer: int
-    n_threads: int
-    max_rows: int
-    supports_tree: bool  # False for recurrent / hybrid targets: chains only
-    max_chain: int  # drafts a chain may hold; 0 where nothing can be rolled back: plain decoding only
-    chat_template: str | None
-    bos_token: int  # -1 when the model has none
-    eos_token: int
-    add_bos: bool
+    @property
+    def path(self) -> str: ...
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def n_ctx(self) -> int: ...
+    @property
+    def n_vocab(self) -> int: ...
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_threads(self) -> int: ...
+    @property
+    def max_rows(self) -> int: ...
+    @property
+    def kernels(self) -> str: ...  # what runs: "own/<instruction set>" or "llama"
+    @property
+    def kernels_reason(self) -> str: ...  # why "auto" took llama.cpp; "" where it did not
+    @property
+    def supports_tree(self) -> bool: ...  # False for recurrent / hybrid targets: chains only
+    @property
+    def max_chain(self) -> int: ...  # drafts a chain may hold; 0 where nothing can be rolled back: plain decoding only
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def bos_token(self) -> int: ...  # -1 when the model has none
+    @property
+    def eos_token(self) -> int: ...
+    @property
+    def add_bos(self) -> bool: ...
     @property
     def n_past(self) -> int:
         """Tokens in the KV cache (the committed length)."""
@@ -124,7 +150,10 @@ class Target:
     def prefill(
         self, tokens: Sequence[int] | NDArray[np.int32], progress: Callable[[int, int], bool] | None = None
     ) -> NDArray[np.float32]:
-        """Append committed tokens; the logits (n_vocab,) after the last one. ContextFullError when they do not fit."""
+        """Append committed tokens; the logits (n_vocab,) after the last one. ContextFullError when they do not fit.
+
+        Empty when ``progress`` (tokens done, tokens in all) returned False; what was decoded by then stays committed.
+        """
     def verify(
         self,
         tokens: Sequence[int] | NDArray[np.int32],
@@ -159,15 +188,26 @@ class Drafter:
         options: DrafterOptions,
         progress: Callable[[float], bool] | None = None,
     ) -> None: ...
-    path: str
-    block_size: int  # rows of the trained block
-    n_draft: int  # positions a full block proposes (B): block_size, or one less when the anchor slot proposes nothing
-    top_k: int  # candidates a position keeps (K = 8)
-    sample_from_anchor: bool
-    has_confidence: bool
-    target_layers: list[int]  # 0-based target blocks whose input is tapped
-    mask_token: int
-    warnings: list[str]  # e.g. a layout key that was absent and its documented default
+    @property
+    def path(self) -> str: ...
+    @property
+    def block_size(self) -> int: ...  # rows of the trained block
+    @property
+    def n_draft(
+        self,
+    ) -> int: ...  # positions a full block proposes (B): block_size, or one less when the anchor slot proposes nothing
+    @property
+    def top_k(self) -> int: ...  # candidates a position keeps (K = 8)
+    @property
+    def sample_from_anchor(self) -> bool: ...
+    @property
+    def has_confidence(self) -> bool: ...
+    @property
+    def target_layers(self) -> list[int]: ...  # 0-based target blocks whose input is tapped
+    @property
+    def mask_token(self) -> int: ...
+    @property
+    def warnings(self) -> list[str]: ...  # e.g. a layout key that was absent and its documented default
     @property
     def n_past(self) -> int:
         """Positions injected so far."""
@@ -195,6 +235,7 @@ class Request:
     arm: str  # "plain" | "chain" | "tree"
     arm_n: int  # drafts of a chain, rows of a tree (anchor included)
 
+@type_check_only
 class RoundReport(TypedDict):
     """One verify round (what a trace would hold)."""
 
@@ -206,6 +247,7 @@ class RoundReport(TypedDict):
     verify_us: float
     commit_us: float
 
+@type_check_only
 class Statistics(TypedDict):
     arm: str
     prompt_tokens: int
@@ -227,7 +269,7 @@ class Statistics(TypedDict):
     inject_us: float
     decode_us: float  # from the first token to the last
 
-Proposer = Callable[[NDArray[np.int32]], tuple[Sequence[int], Sequence[int]]]
+_Proposer: TypeAlias = Callable[[NDArray[np.int32]], tuple[Sequence[int], Sequence[int]]]
 
 @final
 class Session:
@@ -263,6 +305,6 @@ class Session:
         """One line each: a chain cut short for a recurrent target, a drafter whose proposals are never accepted."""
     @property
     def statistics(self) -> Statistics: ...
-    def set_proposer(self, proposer: Proposer | None) -> None:
+    def set_proposer(self, proposer: _Proposer | None) -> None:
         """Test hook: ``proposer(committed ids)`` returns the candidate tokens and parents (-1 = the anchor) of each
         round's tree in place of the drafter's."""

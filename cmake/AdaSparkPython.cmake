@@ -25,7 +25,7 @@ endif()
 function(adaspark_install_module name)
     if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
         # Hidden visibility does not cover what code compiled elsewhere, or the standard library's templates, bring along.
-        set(map ${CMAKE_CURRENT_SOURCE_DIR}/cmake/module.map)
+        set(map ${PROJECT_SOURCE_DIR}/cmake/module.map)
         target_link_options(${name} PRIVATE -Wl,--version-script=${map})
         set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${map})
     endif()

@@ -21,6 +21,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in slow]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def away_from_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Python started by a test looks into its folder first: in the checkout it would find a package without its modules."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("away"))
+        yield
+
+
 class ModelFiles:
     """Writes models into one folder; the same description is written once."""
 

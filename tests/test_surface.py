@@ -102,4 +102,4 @@ def test_the_library_does_not_print() -> None:
 
 def test_files_stay_small() -> None:
     for path in PACKAGE.rglob("*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) < 300, path
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 300, path

@@ -120,6 +120,7 @@ class ServerArm:
             "return_tokens": True,
             "stream": False,
         }
+        self._connection.close()  # the server drops idle connections, and arms wait for their turn: connect anew
         start = time.perf_counter()
         self._connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
         response = self._connection.getresponse()

@@ -142,8 +142,8 @@ void set_log_callback(const py::object & callback) {
     log_sink_set([held](int level, const std::string & line) {
         const py::gil_scoped_acquire gil;
         try {
-            (*held)(level, py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
-                               line.data(), static_cast<py::ssize_t>(line.size()), "replace")));
+            (*held)(level, py::reinterpret_steal<py::str>(
+                               PyUnicode_DecodeUTF8(line.data(), static_cast<py::ssize_t>(line.size()), "replace")));
         } catch (py::error_already_set & error) {
             error.discard_as_unraisable("adaspark log callback");
         }

@@ -1,5 +1,8 @@
 #include "bind/engine_slots.h"
 
+#include "engine/gguf_file.h"
+#include "engine/graph/spec.h"
+
 namespace adaspark::bind {
 
 namespace {
@@ -41,6 +44,14 @@ py::tuple draft(const PyDrafter & self, int32_t anchor, int32_t n_draft) {
 } // namespace
 
 void init_drafter(py::module_ & m) {
+    m.def(
+        "own_drafter_refusal",
+        [](const std::string & path) {
+            graph::ModelSpec spec;
+            return graph::read_spec(GgufFile(path), spec);
+        },
+        py::arg("path"));
+
     py::class_<DrafterOptions>(m, "DrafterOptions", py::is_final())
         .def(py::init<>())
         .def_readwrite("n_ctx", &DrafterOptions::n_ctx)
@@ -54,7 +65,8 @@ void init_drafter(py::module_ & m) {
         .def_property_readonly("block_size", [](const PyDrafter & d) { return d.get().info().block_size; })
         .def_property_readonly("n_draft", [](const PyDrafter & d) { return d.get().info().n_draft; })
         .def_property_readonly("top_k", [](const PyDrafter &) { return static_cast<int32_t>(Block::kTopK); })
-        .def_property_readonly("sample_from_anchor", [](const PyDrafter & d) { return d.get().info().sample_from_anchor; })
+        .def_property_readonly("sample_from_anchor",
+                               [](const PyDrafter & d) { return d.get().info().sample_from_anchor; })
         .def_property_readonly("has_confidence", [](const PyDrafter & d) { return d.get().info().has_confidence; })
         .def_property_readonly("target_layers", [](const PyDrafter & d) { return d.get().info().target_layers; })
         .def_property_readonly("mask_token", [](const PyDrafter & d) { return d.get().info().mask_token; })

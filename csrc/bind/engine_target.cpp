@@ -103,7 +103,11 @@ void init_target(py::module_ & m) {
         .def_property_readonly("eos_token", [](const PyTarget & t) { return llama_vocab_eos(t.get().vocab()); })
         .def_property_readonly("add_bos", [](const PyTarget & t) { return llama_vocab_get_add_bos(t.get().vocab()); })
         .def_property_readonly("n_past", [](const PyTarget & t) { return t.get().n_past(); })
-        .def_property_readonly("n_kv_cells", [](const PyTarget & t) { return t.get().n_kv_cells(); })
+        .def_property_readonly("n_kv_cells",
+                               [](const PyTarget & t) {
+                                   const Lease lease(*t.slot);
+                                   return t.get().n_kv_cells();
+                               })
         .def_property_readonly("closed", [](const PyTarget & t) { return t.slot->target == nullptr; })
         .def("close",
              [](const PyTarget & t) {
@@ -123,7 +127,9 @@ void init_target(py::module_ & m) {
             py::arg("text"), py::arg("add_special") = false, py::arg("parse_special") = false)
         .def(
             "token_bytes",
-            [](const PyTarget & t, int32_t token, bool special) { return py::bytes(t.get().token_bytes(token, special)); },
+            [](const PyTarget & t, int32_t token, bool special) {
+                return py::bytes(t.get().token_bytes(token, special));
+            },
             py::arg("token"), py::arg("special") = false)
         .def(
             "token_text",

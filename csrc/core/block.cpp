@@ -19,7 +19,8 @@ int32_t candidates_from_block(const BlockView & block, std::span<Candidate> out)
             Candidate & candidate = out[static_cast<std::size_t>(n++)];
             candidate.token = block.ids[at];
             candidate.parent = i == 0 ? kAnchor : (i - 1) * block.k;
-            candidate.q = c == 0 ? block.confidence[static_cast<std::size_t>(i)] : std::exp(block.values[at] - top) / sum;
+            candidate.q =
+                c == 0 ? block.confidence[static_cast<std::size_t>(i)] : std::exp(block.values[at] - top) / sum;
             if (block.ids[at] < 0 || !(candidate.q > 0.0F)) { // also a NaN
                 candidate.q = 0.0F;
             }

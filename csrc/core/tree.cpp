@@ -1,82 +1,94 @@
 #include "core/tree.h"
 
+#include "core/kernels.h"
+
 #include <algorithm>
+#include <bit>
+#include <cassert>
 
 namespace adaspark::core {
 
 void order_best_first(std::span<const Candidate> candidates, int32_t limit, Order & out) noexcept {
-    const auto n = static_cast<int32_t>(candidates.size());
-    int32_t placed = 0;
+    assert(candidates.size() <= static_cast<size_t>(kMaxCandidates));
+    const int32_t n = static_cast<int32_t>(candidates.size());
     for (int32_t i = 0; i < n; ++i) {
-        const Candidate & c = candidates[static_cast<std::size_t>(i)];
-        const double above = c.parent == kAnchor ? 1.0 : out.path_q[c.parent];
-        out.path_q[i] = above * static_cast<double>(c.q);
-        if (out.path_q[i] > 0.0) {
-            out.index[placed++] = i;
-        }
+        const Candidate & c = candidates[static_cast<size_t>(i)];
+        assert(c.parent < i && c.q >= 0.0F && c.q <= 1.0F);
+        out.path_q[i] = c.parent < 0 ? c.q : out.path_q[c.parent] * c.q;
     }
-    // A child's Q is at most its parent's and its index is higher, so sorting by (Q, index) keeps parents first.
-    const auto better = [&out](int32_t a, int32_t b) {
-        return out.path_q[a] != out.path_q[b] ? out.path_q[a] > out.path_q[b] : a < b;
-    };
-    out.count = std::clamp(limit, 0, placed);
-    std::partial_sort(out.index, out.index + out.count, out.index + placed, better);
+    order_by_path_q(n, limit, out);
 }
 
-void layout_depth_first(int32_t anchor_token, std::span<const Candidate> candidates, const Order & order, int32_t n,
-                        Tree & out) noexcept {
-    n = std::min({n, order.count, kMaxRows - 1});
-    // Children of every placed candidate in the order's sequence, as linked lists over places; place -1 is the anchor.
-    int32_t place_of[kMaxCandidates];
-    int32_t first_child[kMaxRows];
-    int32_t last_child[kMaxRows];
-    int32_t next[kMaxRows];
-    std::fill(std::begin(first_child), std::end(first_child), -1);
-    for (int32_t p = 0; p < n; ++p) {
-        const int32_t c = order.index[p];
-        place_of[c] = p;
-        next[p] = -1;
-        const int32_t parent = candidates[static_cast<std::size_t>(c)].parent;
-        const int32_t slot = parent == kAnchor ? 0 : place_of[parent] + 1;
-        if (first_child[slot] < 0) {
-            first_child[slot] = p;
-        } else {
-            next[last_child[slot]] = p;
-        }
-        last_child[slot] = p;
+void order_by_path_q(int32_t n, int32_t limit, Order & out) noexcept {
+    for (int32_t i = n; i % 8 != 0; ++i) {
+        out.path_q[i] = 0.0F; // whole vectors
     }
-    out.rows = 1;
+    out.count = kernels().rank_descending(out.path_q, n, std::clamp(limit, 0, n), out.index);
+}
+
+namespace {
+
+template <class Token, class Parent>
+void layout(int32_t anchor_token, Token token_of, Parent parent_of, const Order & order, int32_t n,
+            Tree & out) noexcept {
+    n = std::min({n, order.count, kMaxRows - 1});
+    // Slot r + 1 holds the candidate of rank r; slot 0 is the anchor. Parents have the lower rank, so one sweep from
+    // the last rank gives subtree sizes and one from the first gives every node its row.
+    uint8_t slot_of[kCandidateSlots];
+    uint8_t parent_slot[kMaxRows];
+    uint8_t size[kMaxRows];
+    for (int32_t s = 1; s <= n; ++s) {
+        const int32_t index = order.index[s - 1];
+        const int32_t parent = parent_of(index);
+        slot_of[index] = static_cast<uint8_t>(s);
+        parent_slot[s] = parent < 0 ? uint8_t{0} : slot_of[parent];
+        size[s] = 1;
+    }
+    size[0] = 1;
+    for (int32_t s = n; s >= 1; --s) {
+        size[parent_slot[s]] = static_cast<uint8_t>(size[parent_slot[s]] + size[s]);
+    }
+    uint8_t next_row[kMaxRows]; // first free row below the node of this slot
+    uint8_t row_of[kMaxRows];
+    row_of[0] = 0;
+    next_row[0] = 1;
+    out.rows = n + 1;
     out.token[0] = anchor_token;
     out.parent[0] = -1;
     out.depth[0] = 0;
     out.candidate[0] = -1;
+    out.rank[0] = -1;
     out.ancestors[0] = 1;
-    int32_t row_of[kMaxRows]; // by slot: 0 the anchor, place + 1
-    row_of[0] = 0;
-    int32_t stack[kMaxRows];
-    int32_t top = 0;
-    if (first_child[0] >= 0) {
-        stack[top++] = first_child[0];
+    for (int32_t s = 1; s <= n; ++s) {
+        const int32_t above = parent_slot[s];
+        const int32_t row = next_row[above];
+        const int32_t parent_row = row_of[above];
+        const int32_t index = order.index[s - 1];
+        next_row[above] = static_cast<uint8_t>(row + size[s]);
+        next_row[s] = static_cast<uint8_t>(row + 1);
+        row_of[s] = static_cast<uint8_t>(row);
+        out.token[row] = token_of(index);
+        out.parent[row] = parent_row;
+        out.depth[row] = out.depth[parent_row] + 1;
+        out.candidate[row] = index;
+        out.rank[row] = s - 1;
+        out.ancestors[row] = out.ancestors[parent_row] | (uint64_t{1} << row);
     }
-    while (top > 0) {
-        const int32_t p = stack[--top];
-        const int32_t c = order.index[p];
-        const int32_t parent = candidates[static_cast<std::size_t>(c)].parent;
-        const int32_t above = row_of[parent == kAnchor ? 0 : place_of[parent] + 1];
-        const int32_t row = out.rows++;
-        out.token[row] = candidates[static_cast<std::size_t>(c)].token;
-        out.parent[row] = above;
-        out.depth[row] = out.depth[above] + 1;
-        out.candidate[row] = c;
-        out.ancestors[row] = out.ancestors[above] | (uint64_t{1} << row);
-        row_of[p + 1] = row;
-        if (next[p] >= 0) {
-            stack[top++] = next[p]; // the sibling waits until this branch is laid out
-        }
-        if (first_child[p + 1] >= 0) {
-            stack[top++] = first_child[p + 1];
-        }
-    }
+}
+
+} // namespace
+
+void layout_depth_first(int32_t anchor_token, std::span<const Candidate> candidates, const Order & order, int32_t n,
+                        Tree & out) noexcept {
+    const Candidate * c = candidates.data();
+    layout(anchor_token, [c](int32_t i) { return c[i].token; }, [c](int32_t i) { return c[i].parent; }, order, n, out);
+}
+
+void layout_depth_first(int32_t anchor_token, const int32_t * token, const int32_t * parent, const Order & order,
+                        int32_t n, Tree & out) noexcept {
+    layout(
+        anchor_token, [token](int32_t i) { return token[i]; }, [parent](int32_t i) { return parent[i]; }, order, n,
+        out);
 }
 
 } // namespace adaspark::core

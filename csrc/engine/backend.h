@@ -38,8 +38,8 @@ const char * llama_source_version();
 struct Device {
     std::string name;
     std::string description;
-    std::string type;        // "cpu", "gpu", "igpu" or "accel"
-    std::size_t memory_free; // bytes
+    std::string type;         // "cpu", "gpu", "igpu" or "accel"
+    std::size_t memory_free;  // bytes
     std::size_t memory_total; // bytes
 };
 

@@ -2,7 +2,6 @@
 
 #include "engine/backend.h"
 #include "engine/error.h"
-#include "engine/gguf_file.h"
 #include "engine/graph/forward.h"
 
 #include <algorithm>
@@ -20,7 +19,7 @@ Drafter::Drafter(const std::string & path, Target & target, const DrafterOptions
     if (target.observer() != nullptr) {
         throw std::invalid_argument("this target already has a drafter; close it first");
     }
-    info_ = drafter_check(GgufFile(path), target);
+    info_ = drafter_check(path, target);
 
     // The block runs on top of what is remembered, so a full target context needs that much more.
     n_ctx_ = (options.n_ctx > 0 ? std::min(options.n_ctx, target.n_ctx()) : target.n_ctx()) + info_.block_size;

@@ -12,8 +12,6 @@
 
 namespace adaspark {
 
-class GgufFile;
-
 struct DrafterOptions {
     int32_t n_ctx = 0;         // tokens the drafter remembers; 0 = the target's context. A smaller one slides
     int32_t n_threads = 0;     // 0 = the target's
@@ -22,19 +20,19 @@ struct DrafterOptions {
 
 // What a drafter file says of itself, checked against the target before any weight is loaded.
 struct DrafterInfo {
-    int32_t block_size = 0;            // rows of the trained block
-    int32_t n_draft = 0;               // positions a full block proposes (B)
-    int32_t mask_token = -1;           // fills the block behind the anchor
-    bool sample_from_anchor = true;    // the anchor's slot proposes the first position
-    bool has_confidence = false;       // confidence head
-    bool causal = false;               // attention inside the block
+    int32_t block_size = 0;             // rows of the trained block
+    int32_t n_draft = 0;                // positions a full block proposes (B)
+    int32_t mask_token = -1;            // fills the block behind the anchor
+    bool sample_from_anchor = true;     // the anchor's slot proposes the first position
+    bool has_confidence = false;        // confidence head
+    bool causal = false;                // attention inside the block
     std::vector<int32_t> target_layers; // 0-based target blocks whose input is tapped
-    std::vector<int32_t> draft_vocab;  // target ids of a reduced vocabulary; empty = the whole one
-    std::vector<std::string> warnings; // documented defaults that were taken
+    std::vector<int32_t> draft_vocab;   // target ids of a reduced vocabulary; empty = the whole one
+    std::vector<std::string> warnings;  // documented defaults that were taken
 };
 
-// Throws DrafterError naming the key and both values.
-DrafterInfo drafter_check(const GgufFile & file, const Target & target);
+// Reads and checks a drafter's metadata. Throws DrafterError naming the key and both values.
+DrafterInfo drafter_check(const std::string & path, const Target & target);
 
 // One block: position i proposes ids[i * K + k], k = 0 the pick.
 struct Block {
@@ -79,12 +77,12 @@ class Drafter final : public RowObserver {
     std::unique_ptr<DraftBackend> backend_;
     bool following_ = true;
 
-    int32_t n_ctx_ = 0;      // cells of the drafter's cache
-    int32_t n_batch_ = 0;    // rows one injection takes
-    int32_t n_first_ = 0;    // oldest position still in the cache (a smaller cache slides)
-    int32_t n_injected_ = 0; // positions [n_first_, n_injected_) are in the cache
-    int32_t n_pending_ = 0;  // positions kept in pending_ after those
-    std::size_t width_ = 0;  // floats of one row's features: tapped layers x n_embd
+    int32_t n_ctx_ = 0;          // cells of the drafter's cache
+    int32_t n_batch_ = 0;        // rows one injection takes
+    int32_t n_first_ = 0;        // oldest position still in the cache (a smaller cache slides)
+    int32_t n_injected_ = 0;     // positions [n_first_, n_injected_) are in the cache
+    int32_t n_pending_ = 0;      // positions kept in pending_ after those
+    std::size_t width_ = 0;      // floats of one row's features: tapped layers x n_embd
     std::vector<float> pending_; // [n_pending_][width_]
     Block block_;
 };

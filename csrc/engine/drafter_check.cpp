@@ -17,7 +17,9 @@ namespace {
 constexpr int32_t kMaxBlock = 32;
 const char * const kTokens = "tokenizer.ggml.tokens";
 
-[[noreturn]] void refuse(const GgufFile & file, const std::string & why) { throw DrafterError(file.path() + ": " + why); }
+[[noreturn]] void refuse(const GgufFile & file, const std::string & why) {
+    throw DrafterError(file.path() + ": " + why);
+}
 
 int64_t required(const GgufFile & file, const std::string & key) {
     const auto value = file.integer(key);
@@ -45,8 +47,9 @@ std::vector<int32_t> read_layers(const GgufFile & file, const Target & target) {
     std::vector<int32_t> out;
     for (const int64_t layer : *layers) {
         if (layer < 0 || layer >= target.n_layer()) {
-            refuse(file, "'dflash.target_layers' names block " + std::to_string(layer) + "; the target has blocks 0 to " +
-                             std::to_string(target.n_layer() - 1) + ". Give the drafter that was trained for this target");
+            refuse(file, "'dflash.target_layers' names block " + std::to_string(layer) +
+                             "; the target has blocks 0 to " + std::to_string(target.n_layer() - 1) +
+                             ". Give the drafter that was trained for this target");
         }
         out.push_back(static_cast<int32_t>(layer));
     }
@@ -54,8 +57,9 @@ std::vector<int32_t> read_layers(const GgufFile & file, const Target & target) {
     const int64_t wanted = static_cast<int64_t>(out.size()) * target.n_embd();
     if (fc.empty() || fc[0] != wanted) {
         refuse(file, "'fc.weight' takes " + std::to_string(fc.empty() ? 0 : fc[0]) + " features, " +
-                         std::to_string(out.size()) + " target blocks of " + std::to_string(target.n_embd()) + " give " +
-                         std::to_string(wanted) + ". The file is damaged or its 'dflash.target_layers' is wrong");
+                         std::to_string(out.size()) + " target blocks of " + std::to_string(target.n_embd()) +
+                         " give " + std::to_string(wanted) +
+                         ". The file is damaged or its 'dflash.target_layers' is wrong");
     }
     return out;
 }
@@ -102,14 +106,18 @@ void check_heads(const GgufFile & file, DrafterInfo & info, const Target & targe
         refuse(file, "no Markov head ('markov_w1.weight', 'markov_w2.weight'): a DFlash drafter. Only DSpark drafters "
                      "can be run");
     }
-    int64_t n_draft_vocab = std::max<int64_t>(file.strings_count(kTokens), target.n_vocab());
+    // Only a head of its own can have the rows of a padded vocabulary; a borrowed one has the target's.
+    const int64_t padded =
+        file.has_tensor("output.weight") || file.has_tensor("token_embd.weight") ? file.strings_count(kTokens) : 0;
+    int64_t n_draft_vocab = std::max<int64_t>(padded, target.n_vocab());
     if (file.has_tensor("d2t")) {
         std::vector<bool> seen(static_cast<std::size_t>(target.n_vocab()), false);
         for (const int64_t id : file.tensor_integers("d2t")) {
             if (id < 0 || id >= target.n_vocab() || seen[static_cast<std::size_t>(id)]) {
-                refuse(file, "'d2t' maps to token " + std::to_string(id) + ", which is " +
-                                 (id < 0 || id >= target.n_vocab() ? "outside the target's vocabulary" : "listed twice") +
-                                 ". The file is damaged");
+                refuse(file,
+                       "'d2t' maps to token " + std::to_string(id) + ", which is " +
+                           (id < 0 || id >= target.n_vocab() ? "outside the target's vocabulary" : "listed twice") +
+                           ". The file is damaged");
             }
             seen[static_cast<std::size_t>(id)] = true;
             info.draft_vocab.push_back(static_cast<int32_t>(id));
@@ -135,9 +143,7 @@ void check_heads(const GgufFile & file, DrafterInfo & info, const Target & targe
     }
 }
 
-} // namespace
-
-DrafterInfo drafter_check(const GgufFile & file, const Target & target) {
+DrafterInfo check_file(const GgufFile & file, const Target & target) {
     if (file.architecture() != "dflash") {
         refuse(file, "not a DSpark drafter (architecture '" + file.architecture() +
                          "', 'dflash' is needed). Give the target with -m and the drafter with -md");
@@ -155,8 +161,9 @@ DrafterInfo drafter_check(const GgufFile & file, const Target & target) {
     info.block_size = static_cast<int32_t>(block);
     const auto from_anchor = file.boolean("dflash.sample_from_anchor");
     if (!from_anchor) {
-        info.warnings.emplace_back("'dflash.sample_from_anchor' is missing: taken as true (the anchor's slot proposes). "
-                                   "If almost nothing is accepted, the file was made for the other layout");
+        info.warnings.emplace_back(
+            "'dflash.sample_from_anchor' is missing: taken as true (the anchor's slot proposes). "
+            "If almost nothing is accepted, the file was made for the other layout");
     }
     info.sample_from_anchor = from_anchor.value_or(true);
     info.n_draft = info.sample_from_anchor ? info.block_size : info.block_size - 1;
@@ -166,6 +173,18 @@ DrafterInfo drafter_check(const GgufFile & file, const Target & target) {
     info.causal = file.boolean("dflash.attention.causal").value_or(false);
     check_heads(file, info, target);
     return info;
+}
+
+} // namespace
+
+DrafterInfo drafter_check(const std::string & path, const Target & target) {
+    try {
+        return check_file(GgufFile(path), target);
+    } catch (const DrafterError &) {
+        throw;
+    } catch (const ModelError & error) { // the file itself: missing, damaged, a key of the wrong type
+        throw DrafterError(error.what());
+    }
 }
 
 } // namespace adaspark

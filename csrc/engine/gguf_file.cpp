@@ -187,8 +187,9 @@ std::vector<int64_t> GgufFile::tensor_shape(const std::string & name) const {
 std::vector<int64_t> GgufFile::tensor_integers(const std::string & name) const {
     const int64_t id = gguf_find_tensor(ctx_.get(), name.c_str());
     const ggml_type type = id < 0 ? GGML_TYPE_COUNT : gguf_get_tensor_type(ctx_.get(), id);
-    if (type != GGML_TYPE_I64 && type != GGML_TYPE_I32) {
-        throw ModelError(path_ + ": the tensor '" + name + "' is missing or not of integers. Convert the file again");
+    if (type != GGML_TYPE_I64) {
+        throw ModelError(path_ + ": the tensor '" + name +
+                         "' is missing or not of 64-bit integers. Convert the file again");
     }
     std::vector<char> bytes(gguf_get_tensor_size(ctx_.get(), id));
     std::ifstream in(std::filesystem::u8path(path_), std::ios::binary);
@@ -197,8 +198,7 @@ std::vector<int64_t> GgufFile::tensor_integers(const std::string & name) const {
     if (!in) {
         throw ModelError(path_ + ": the tensor '" + name + "' cannot be read. Download the file again");
     }
-    return type == GGML_TYPE_I64 ? widen<int64_t>(bytes.data(), bytes.size() / 8)
-                                 : widen<int32_t>(bytes.data(), bytes.size() / 4);
+    return widen<int64_t>(bytes.data(), bytes.size() / sizeof(int64_t));
 }
 
 } // namespace adaspark

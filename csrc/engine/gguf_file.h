@@ -17,7 +17,7 @@ class GgufFile {
     explicit GgufFile(const std::string & path);
 
     const std::string & path() const { return path_; }
-    uint64_t file_size() const { return file_size_; }   // bytes
+    uint64_t file_size() const { return file_size_; } // bytes
     const std::string & architecture() const { return architecture_; }
     const gguf_context * context() const { return ctx_.get(); }
 
@@ -35,7 +35,7 @@ class GgufFile {
     bool has_tensor(const std::string & name) const;
     // Sizes ne[0..3] of a tensor; empty when absent.
     std::vector<int64_t> tensor_shape(const std::string & name) const;
-    // An I64 or I32 tensor's values, read from the file. Throws ModelError on another type.
+    // An I64 tensor's values, read from the file. Throws ModelError on another type.
     std::vector<int64_t> tensor_integers(const std::string & name) const;
 
   private:

@@ -5,7 +5,6 @@
 #include "engine/llama_ext.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include <llama.h>
@@ -158,20 +157,35 @@ const float * LlamaTarget::tapped(int32_t layer) const { return taps_rows(ctx_, 
 
 // ---- counting cells (tests) ----------------------------------------------------------------------------------------
 
-int32_t LlamaTarget::n_cells(int32_t n_past) const {
-    if (!shape_.tree || n_past == 0) { // one label, which llama.cpp keeps contiguous
+// llama.cpp has no call for this. A sequence's saved state is a header plus the same bytes for every cell it holds; the
+// last label, which any tree can get back by label_sync, is lent one cell and then two to measure both.
+void LlamaTarget::measure_state() {
+    const auto label = static_cast<int32_t>(labelled_.size()) - 1;
+    llama_memory_t memory = llama_get_memory(ctx_);
+    llama_memory_seq_rm(memory, label, -1, -1);
+    labelled_.back() = 0;
+    llama_memory_seq_cp(memory, 0, label, 0, 1);
+    const std::size_t one = llama_state_seq_get_size(ctx_, label);
+    llama_memory_seq_cp(memory, 0, label, 1, 2);
+    state_per_cell_ = llama_state_seq_get_size(ctx_, label) - one;
+    state_header_ = one - state_per_cell_;
+    llama_memory_seq_rm(memory, label, -1, -1);
+}
+
+int32_t LlamaTarget::n_cells(int32_t n_past) {
+    if (labelled_.size() < 2 || n_past < 2) { // one label, which llama.cpp keeps contiguous
         return llama_memory_seq_pos_max(llama_get_memory(ctx_), 0) + 1;
     }
-    // llama.cpp has no call for this; a sequence's saved state grows by the same bytes for every cell it holds. The
-    // committed cells all carry label 0; a cell that carries a label beyond what that label should cover is a leak.
-    if (state_per_cell_ == 0.0) {
-        state_per_cell_ = static_cast<double>(llama_state_seq_get_size(ctx_, 0) - state_empty_) /
-                          (llama_memory_seq_pos_max(llama_get_memory(ctx_), 0) + 1);
+    if (state_per_cell_ == 0) {
+        measure_state();
     }
+    // The committed cells all carry label 0; a cell that carries a label beyond what that label should cover is a leak.
     int32_t cells = 0;
     for (std::size_t s = 0; s < labelled_.size(); ++s) {
-        const auto bytes = static_cast<double>(llama_state_seq_get_size(ctx_, static_cast<int32_t>(s)) - state_empty_);
-        const auto held = static_cast<int32_t>(std::lround(bytes / state_per_cell_));
+        const std::size_t bytes = llama_state_seq_get_size(ctx_, static_cast<int32_t>(s));
+        const auto held = bytes < state_header_ + state_per_cell_
+                              ? 0
+                              : static_cast<int32_t>((bytes - state_header_) / state_per_cell_);
         cells += s == 0 ? held : std::max(0, held - labelled_[s]);
     }
     return cells;

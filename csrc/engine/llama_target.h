@@ -32,7 +32,7 @@ class LlamaTarget final : public TargetBackend {
     void commit(std::span<const int32_t> path, int32_t n_past) override;
     void rollback(int32_t n_past) override;
     void clear() override;
-    int32_t n_cells(int32_t n_past) const override;
+    int32_t n_cells(int32_t n_past) override;
     void tap(int32_t layer) override;
     const float * tapped(int32_t layer) const override;
 
@@ -41,6 +41,7 @@ class LlamaTarget final : public TargetBackend {
     void open_context(const TargetOptions & options);
     void decode(const char * what, int32_t n_past);
     void labels_assign(std::span<const int32_t> parents);
+    void measure_state();
     void label_sync(int32_t label, int32_t n_past);
 
     std::string path_;
@@ -61,8 +62,8 @@ class LlamaTarget final : public TargetBackend {
     int32_t label_hi_[core::kMaxRows] = {};
     int32_t parent_[core::kMaxRows] = {};
 
-    std::size_t state_empty_ = 0;         // bytes of an empty sequence's saved state
-    mutable double state_per_cell_ = 0.0; // bytes one cell adds to it; 0 = not measured yet
+    std::size_t state_header_ = 0;   // bytes of a sequence's saved state without its cells
+    std::size_t state_per_cell_ = 0; // bytes one cell adds; 0 = not measured yet
 };
 
 } // namespace adaspark

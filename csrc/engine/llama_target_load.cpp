@@ -122,7 +122,6 @@ void LlamaTarget::open_context(const TargetOptions & options) {
     batch_ = std::make_unique<llama_batch>(
         llama_batch_init(static_cast<int32_t>(params.n_batch), 0, static_cast<int32_t>(params.n_seq_max)));
     labelled_.assign(static_cast<std::size_t>(params.n_seq_max), 0);
-    state_empty_ = llama_state_seq_get_size(ctx_, 0);
 }
 
 void llama_options_check(const TargetOptions & options) {

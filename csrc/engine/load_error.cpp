@@ -75,7 +75,8 @@ llama_context * context_open(const std::string & path, llama_model * model, cons
     const AbortGuard guard;
     const double needed = cache_bytes(model, params);
     const auto available = static_cast<double>(memory_available());
-    const std::string remedy = std::string(". Ask for a shorter context (") + flag + ") or a smaller cache type (-ctk, -ctv)";
+    const std::string remedy =
+        std::string(". Ask for a shorter context (") + flag + ") or a smaller cache type (-ctk, -ctv)";
     const std::string n_ctx = std::to_string(params.n_ctx);
     // Only where the cache is in main memory: a GPU's own allocator refuses by itself.
     if (!llama_supports_gpu_offload() && available > 0 && needed > available) {
@@ -92,8 +93,8 @@ llama_context * context_open(const std::string & path, llama_model * model, cons
     }
     const std::string why = AbortGuard::errors();
     if (why.empty() || speaks_of_memory(why)) {
-        throw OutOfMemoryError(path + ": not enough memory for a context of " + n_ctx + " tokens (" + mebibytes(needed) +
-                               " of cache; " + why + ")" + remedy);
+        throw OutOfMemoryError(path + ": not enough memory for a context of " + n_ctx + " tokens (" +
+                               mebibytes(needed) + " of cache; " + why + ")" + remedy);
     }
     throw ModelError(path + ": llama.cpp cannot open a context: " + why);
 }

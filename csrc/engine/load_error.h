@@ -9,7 +9,8 @@
 namespace adaspark {
 
 // llama_model_load_from_file with progress. Throws ModelError (refused, stopped), OutOfMemoryError.
-llama_model * model_load(const std::string & path, llama_model_params params, const std::function<bool(float)> & progress);
+llama_model * model_load(const std::string & path, llama_model_params params,
+                         const std::function<bool(float)> & progress);
 
 // llama_init_from_model. Throws OutOfMemoryError with the bytes needed and free, naming `flag` as the remedy;
 // ModelError when llama.cpp refuses for another reason.

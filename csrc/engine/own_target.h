@@ -31,7 +31,7 @@ class OwnTarget final : public TargetBackend {
     void commit(std::span<const int32_t> path, int32_t n_past) override;
     void rollback(int32_t n_past) override { used_ = n_past; }
     void clear() override { used_ = 0; }
-    int32_t n_cells(int32_t /*n_past*/) const override { return used_; }
+    int32_t n_cells(int32_t /*n_past*/) override { return used_; }
     void tap(int32_t layer) override;
     const float * tapped(int32_t layer) const override;
 

@@ -38,7 +38,8 @@ void Session::check(std::span<const int32_t> prompt, const Request & request) co
     }
     if (static_cast<int32_t>(prompt.size()) > target_.n_ctx()) {
         throw ContextFullError("the prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " +
-                               std::to_string(target_.n_ctx()) + ". Shorten the prompt or ask for a longer context (-c)");
+                               std::to_string(target_.n_ctx()) +
+                               ". Shorten the prompt or ask for a longer context (-c)");
     }
     if (request.n_predict < -1) {
         throw std::invalid_argument("n_predict is -1 (until the context ends) or the number of tokens");
@@ -65,13 +66,18 @@ void Session::check(std::span<const int32_t> prompt, const Request & request) co
 }
 
 void Session::warn_of_limits() {
-    if (request_.arm != Arm::chain || request_.arm_n <= target_.max_chain()) {
+    if (request_.arm != Arm::chain) {
         return;
     }
     const int32_t chain = target_.max_chain();
-    warnings_.push_back("a " + target_.architecture() + " target keeps recurrent state: " +
-                        (chain == 0 ? std::string("it cannot be taken back, so nothing is drafted")
-                                    : "chains are cut to " + std::to_string(chain) + " drafts"));
+    if (!target_.supports_tree() && request_.arm_n > chain) {
+        warnings_.push_back("a " + target_.architecture() + " target keeps recurrent state: " +
+                            (chain == 0 ? std::string("it cannot be taken back, so nothing is drafted")
+                                        : "chains are cut to " + std::to_string(chain) + " drafts"));
+    } else if (drafter_ != nullptr && request_.arm_n > drafter_->info().n_draft) {
+        warnings_.push_back("chains are cut to the " + std::to_string(drafter_->info().n_draft) +
+                            " drafts the drafter's block holds");
+    }
 }
 
 // How many prompt tokens the caches already hold; both are rolled back to them.
@@ -87,6 +93,11 @@ int32_t Session::reuse(std::span<const int32_t> prompt) {
     }
     auto n = static_cast<int32_t>(same);
     if (n == 0 || !target_.rollback(n)) {
+        target_.clear();
+        n = 0;
+    }
+    // A drafter whose window has slid past position n forgot all: it must see the text again.
+    if (drafter_ != nullptr && request_.arm != Arm::plain && drafter_->n_past() != n) {
         target_.clear();
         n = 0;
     }
@@ -109,7 +120,9 @@ void Session::sampler_open() {
         llama_sampler_chain_add(chain, llama_sampler_init_min_p(request_.min_p, 1));
     }
     llama_sampler_chain_add(chain, llama_sampler_init_temp(request_.temperature));
-    llama_sampler_chain_add(chain, llama_sampler_init_dist(request_.seed));
+    // llama.cpp takes its default seed as "any": here every seed names one reply.
+    const uint32_t seed = request_.seed == LLAMA_DEFAULT_SEED ? request_.seed - 1 : request_.seed;
+    llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));
     sampler_.reset(chain);
 }
 
@@ -135,10 +148,10 @@ void Session::begin(std::span<const int32_t> prompt, const Request & request, co
     n_prompt_ = prompt.size();
     stats_.prompt_tokens = static_cast<int32_t>(n_prompt_);
     stats_.reused_tokens = reused;
-    const std::span<float> logits = target_.prefill(prompt.subspan(static_cast<std::size_t>(reused)),
-                                                    [&](int32_t done, int32_t all) {
-                                                        return !cancelled_.load() && (!progress || progress(done, all));
-                                                    });
+    const std::span<float> logits =
+        target_.prefill(prompt.subspan(static_cast<std::size_t>(reused)), [&](int32_t done, int32_t all) {
+            return (!progress || progress(done, all)) && !cancelled_.load();
+        });
     stats_.prefill_us = now_us() - start;
     deliver_first_ = true;
     decode_start_us_ = now_us();
@@ -167,8 +180,9 @@ int32_t Session::draw(std::span<float> logits) {
     }
     const int32_t top = argmax(logits);
     if (top < 0) {
-        throw BackendError(target_.path() + ": the model's output is not a number (NaN). The file may be damaged, or the "
-                                            "cache type too coarse (-ctk, -ctv)");
+        throw BackendError(target_.path() +
+                           ": the model's output is not a number (NaN). The file may be damaged, or the "
+                           "cache type too coarse (-ctk, -ctv)");
     }
     if (!sampler_) {
         return top;
@@ -271,8 +285,8 @@ void Session::plan(int32_t depth_limit, int32_t row_limit) {
 void Session::plan_draft(int32_t depth_limit, int32_t row_limit) {
     const bool chain = request_.arm == Arm::chain;
     const int32_t wanted = chain ? request_.arm_n : request_.arm_n - 1; // no tree is deeper than its candidates
-    const int32_t depth = std::min({wanted, depth_limit, row_limit - 1, drafter_->info().n_draft,
-                                    chain ? target_.max_chain() : core::kMaxRows});
+    const int32_t depth = std::min(
+        {wanted, depth_limit, row_limit - 1, drafter_->info().n_draft, chain ? target_.max_chain() : core::kMaxRows});
     if (depth <= 0) {
         return;
     }

@@ -24,16 +24,16 @@ namespace adaspark {
 enum class Arm { plain, chain, tree };
 
 struct Request {
-    int32_t n_predict = -1;    // tokens; -1 = until the context ends
-    float temperature = 0.0F;  // 0 = argmax
-    int32_t top_k = 0;         // 0 = off
-    float top_p = 1.0F;        // 1 = off
-    float min_p = 0.0F;        // 0 = off
+    int32_t n_predict = -1;   // tokens; -1 = until the context ends
+    float temperature = 0.0F; // 0 = argmax
+    int32_t top_k = 0;        // 0 = off
+    float top_p = 1.0F;       // 1 = off
+    float min_p = 0.0F;       // 0 = off
     uint32_t seed = 0;
     std::vector<std::string> stop;
-    bool ignore_eos = false;   // end-of-generation tokens are never drawn
+    bool ignore_eos = false; // end-of-generation tokens are never drawn
     Arm arm = Arm::plain;
-    int32_t arm_n = 0;         // drafts of a chain, rows of a tree (anchor included)
+    int32_t arm_n = 0; // drafts of a chain, rows of a tree (anchor included)
 };
 
 // One verify round.
@@ -55,8 +55,8 @@ struct Statistics {
     int32_t rounds = 0; // verify calls; the first token comes from the prefill
     int32_t rows = 0;   // rounds + drafted
     int32_t drafted = 0;
-    int32_t accepted = 0; // drafted tokens that are in the reply
-    std::vector<int32_t> drafted_by_depth;  // depth 1 first
+    int32_t accepted = 0;                  // drafted tokens that are in the reply
+    std::vector<int32_t> drafted_by_depth; // depth 1 first
     std::vector<int32_t> accepted_by_depth;
     std::map<int32_t, int32_t> width_rounds; // rows -> rounds
     double prefill_us = 0.0;
@@ -94,8 +94,8 @@ class Session {
 
     void cancel() { cancelled_.store(true); } // any thread
     bool finished() const { return !finish_reason_.empty(); }
-    const std::string & finish_reason() const { return finish_reason_; } // "", "stop", "length", "cancel"
-    std::span<const int32_t> reply() const; // without the end-of-generation token
+    const std::string & finish_reason() const { return finish_reason_; }       // "", "stop", "length", "cancel"
+    std::span<const int32_t> reply() const;                                    // without the end-of-generation token
     int32_t committed() const { return static_cast<int32_t>(tokens_.size()); } // prompt and reply tokens
     const Request & request() const { return request_; }
     const Statistics & statistics() const { return stats_; }
@@ -130,9 +130,9 @@ class Session {
     Proposer proposer_;
     Request request_;
     std::unique_ptr<llama_sampler, SamplerFree> sampler_; // null = argmax
-    std::vector<int32_t> eog_;      // end-of-generation ids of the vocabulary
-    std::vector<bool> is_eog_;      // by id
-    std::vector<int32_t> tokens_;   // prompt and reply; the last is the anchor
+    std::vector<int32_t> eog_;                            // end-of-generation ids of the vocabulary
+    std::vector<bool> is_eog_;                            // by id
+    std::vector<int32_t> tokens_;                         // prompt and reply; the last is the anchor
     std::size_t n_prompt_ = 0;
     TextStream text_;
     std::string finish_reason_;
@@ -141,7 +141,7 @@ class Session {
     Statistics stats_;
     std::optional<RoundReport> round_;
     std::vector<std::string> warnings_;
-    int32_t drafter_rounds_ = 0;    // rounds watched for a wrong block layout
+    int32_t drafter_rounds_ = 0; // rounds watched for a wrong block layout
     int32_t drafter_first_hits_ = 0;
     double decode_start_us_ = 0.0;
 
@@ -149,7 +149,7 @@ class Session {
     std::vector<core::Candidate> candidates_;
     core::Order order_;
     core::Tree tree_;
-    std::vector<int32_t> path_; // accepted rows, the anchor first
+    std::vector<int32_t> path_;                                 // accepted rows, the anchor first
     std::unique_ptr<std::vector<llama_token_data>> vocabulary_; // what a sampler sees
 };
 

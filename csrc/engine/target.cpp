@@ -187,7 +187,7 @@ const float * Target::tapped(int32_t layer) const {
     return rows;
 }
 
-int32_t Target::n_kv_cells() const {
+int32_t Target::n_kv_cells() {
     check_usable();
     return backend_->n_cells(n_past_);
 }

@@ -73,7 +73,7 @@ class Target {
     int32_t n_past() const { return n_past_; } // committed tokens in the cache
     std::span<const int32_t> tokens() const { return tokens_; } // those tokens
     // Cells in use, by the backend's own count. Equals n_past() between rounds; for tests, it walks the whole cache.
-    int32_t n_kv_cells() const;
+    int32_t n_kv_cells();
 
     void clear();
     // Append committed tokens. Returns the logits [n_vocab] after the last one, valid until the next decode, or an

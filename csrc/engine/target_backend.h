@@ -49,7 +49,7 @@ class TargetBackend {
     virtual void rollback(int32_t n_past) = 0;
     virtual void clear() = 0;
     // Cells in use; `n_past` when nothing leaked.
-    virtual int32_t n_cells(int32_t n_past) const = 0;
+    virtual int32_t n_cells(int32_t n_past) = 0;
 
     // Keep the input rows of a block from now on; those of the last decode, [rows][n_embd].
     virtual void tap(int32_t layer) = 0;

@@ -1,0 +1,135 @@
+#include "core/acceptance.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace adaspark::core {
+
+void RequestBias::step(double gradient, double squared_gradient, double cap) noexcept {
+    squared = std::min(squared + squared_gradient, cap);
+    value =
+        std::clamp(value - kPerRequestRate * gradient / (1.0 + std::sqrt(squared)), -kPerRequestBand, kPerRequestBand);
+}
+
+AcceptanceModel::AcceptanceModel() noexcept : dense{} {
+    // The prior follows from what the features mean: the pick's odds against everything else are the head's; half of
+    // the rest is a sibling (ln 2 = -ln(1 - 1/2)), shared out by r.
+    dense.prior[0] = 0.69314718055994531;
+    dense.prior[1] = 1.0;
+    dense.prior[4] = 1.0;
+    std::copy(std::begin(dense.prior), std::end(dense.prior), dense.weight);
+}
+
+void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPrices & out) const noexcept {
+    const int32_t n = set.positions;
+    const ScoreTerms terms{dense.weight, dense.weight[8] * f.context + intercept.value, dense.weight[7], set.top_k};
+    // Text-only nodes that compete with drafter candidates enter their softmax; the others stand against NONE alone.
+    alignas(32) float group_text[kMaxBlock + 8];
+    alignas(32) float group_p[kMaxBlock + 8];
+    for (int32_t t = 0; t < set.text; ++t) {
+        const int32_t slot = set.text_slot[t];
+        const double own = f.text_base[slot] + bucket_weight[kTextOnly + text_bucket(slot, set.text_run[t])];
+        out.text[t] = static_cast<float>(own + terms.context_term);
+    }
+    for (int32_t i = 0; i < n; ++i) {
+        const GroupText & g = set.group[i];
+        group_text[i] = g.child >= 0 ? out.text[g.child] : kScoreNone;
+        if (g.slot < 0) {
+            if (f.touched[i]) {
+                std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), 0.0F);
+                f.touched[i] = false;
+            }
+            continue;
+        }
+        const double strength = std::max(0.0, f.text_base[g.slot]);
+        const float sibling = static_cast<float>(bucket_weight[kContraSibling + g.slot] - strength);
+        std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), sibling);
+        f.evidence[i][0] = static_cast<float>(bucket_weight[kContraPick + g.slot] - strength);
+        if (g.agreed >= 0) {
+            const int32_t family = g.agreed == 0 ? kAgreedPick : kAgreedSibling;
+            f.evidence[i][g.agreed] = static_cast<float>(bucket_weight[family + text_bucket(g.slot, g.run)] + strength);
+        }
+        f.touched[i] = true;
+    }
+    for (int32_t i = n; i < n + 7; ++i) {
+        group_text[i] = kScoreNone;
+    }
+    kernels().sigmoid(out.text, set.text);
+    kernels().block_softmax(f.block, terms, f.evidence, group_text, n, out.block, group_p);
+    for (int32_t i = 0; i < n; ++i) {
+        if (set.group[i].child >= 0) {
+            out.text[set.group[i].child] = group_p[i];
+        }
+    }
+}
+
+void AcceptanceModel::step_bucket(int32_t index, double gradient, uint32_t labels) noexcept {
+    bucket_weight[index] = ftrl_gated_step(bucket[index], gradient, bucket_weight[index], 0.0, kBucketRule);
+    const uint32_t before = bucket_labels[index];
+    bucket_labels[index] = before + labels < before ? UINT32_MAX : before + labels;
+}
+
+void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, const RoundPrices & p, int32_t group,
+                            int32_t text, int32_t accepted) noexcept {
+    alignas(32) double gradient[kDenseLanes] = {};
+    double all = 0.0; // sum of p - y over the parent's candidates
+    if (text >= 0) {
+        const double e = p.text[text] - (accepted == set.text_base() + text ? 1.0 : 0.0);
+        step_bucket(kTextOnly + text_bucket(set.text_slot[text], set.text_run[text]), e, 1);
+        all = e;
+    }
+    if (group >= 0) {
+        const BlockFeatures & b = f.block;
+        alignas(32) double e[kTopK];
+        double siblings = 0.0;
+        double along_r = 0.0;
+        std::copy(std::begin(p.block[group]), std::end(p.block[group]), e); // unused lanes have p = 0
+        const int32_t lane = accepted - group * kTopK;
+        if (accepted >= 0 && lane >= 0 && lane < kTopK) {
+            e[lane] -= 1.0;
+        }
+        for (int32_t l = 1; l < kTopK; ++l) {
+            siblings += e[l];
+            along_r += e[l] * b.log_r[group][l];
+        }
+        const double drafted = e[0] + siblings;
+        gradient[0] = e[0];
+        gradient[1] = e[0] * b.logit_head[group];
+        gradient[2] = e[0] * b.logit_share[group];
+        gradient[3] = siblings;
+        gradient[4] = along_r;
+        gradient[5] = siblings * b.logit_head[group];
+        gradient[6] = siblings * b.logit_share[group];
+        gradient[7] = drafted * group;
+        const GroupText & g = set.group[group];
+        if (g.slot >= 0) {
+            const int32_t bucket = text_bucket(g.slot, g.run);
+            const int32_t others = set.top_k - 1;
+            if (g.agreed == 0) {
+                step_bucket(kAgreedPick + bucket, e[0], 1);
+                step_bucket(kContraSibling + g.slot, siblings, static_cast<uint32_t>(others));
+            } else if (g.agreed > 0) {
+                step_bucket(kAgreedSibling + bucket, e[g.agreed], 1);
+                step_bucket(kContraPick + g.slot, e[0], 1);
+                step_bucket(kContraSibling + g.slot, siblings - e[g.agreed], static_cast<uint32_t>(others - 1));
+            } else {
+                step_bucket(kContraPick + g.slot, e[0], 1);
+                step_bucket(kContraSibling + g.slot, siblings, static_cast<uint32_t>(others));
+            }
+        }
+        all += drafted;
+    }
+    gradient[8] = all * f.context;
+    if (group >= 0) {
+        kernels().ftrl_step(dense, gradient);
+    } else { // a text-only parent moves the context slope alone
+        FtrlCoordinate c{dense.z[8], dense.n[8], dense.root_n[8]};
+        dense.weight[8] = ftrl_gated_step(c, gradient[8], dense.weight[8], dense.prior[8], {.alpha = kAcceptAlpha});
+        dense.z[8] = c.z;
+        dense.n[8] = c.n;
+        dense.root_n[8] = c.root_n;
+    }
+    intercept.step(all, all * all, kInterceptCap);
+}
+
+} // namespace adaspark::core

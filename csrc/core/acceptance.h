@@ -1,0 +1,91 @@
+// Acceptance of every candidate given its parent's (paper section 3.3, Eq. 6): one softmax over a parent's candidates
+// and NONE, learned online from the target's outcomes.
+#pragma once
+
+#include "core/candidates.h"
+#include "core/ftrl.h"
+#include "core/kernels.h"
+
+#include <cstdint>
+
+namespace adaspark::core {
+
+// Coefficients: kDense shared ones (pick: intercept, logit head, logit share; sibling: intercept, log r, logit head,
+// logit share; depth slope; context slope), then the buckets of the text.
+inline constexpr int32_t kTextOnly = 0;                         // kBuckets: text-only nodes
+inline constexpr int32_t kAgreedPick = kBuckets;                // kBuckets
+inline constexpr int32_t kAgreedSibling = 2 * kBuckets;         // kBuckets
+inline constexpr int32_t kContraPick = 3 * kBuckets;            // kSlots
+inline constexpr int32_t kContraSibling = kContraPick + kSlots; // kSlots
+inline constexpr int32_t kBucketWeights = kContraSibling + kSlots;
+
+inline constexpr double kAcceptAlpha = 0.05;
+inline constexpr FtrlRule kBucketRule{.alpha = 0.5};
+inline constexpr double kPerRequestRate = 0.15; // AdaGrad rate of the intercept and of the head's offset
+inline constexpr double kPerRequestBand = 2.0;  // their clamp, logits
+inline constexpr double kInterceptCap = 16.0;   // cap of the intercept's sum of squared gradients
+inline constexpr float kScoreNone = -1e30F;     // score of an absent candidate
+
+// One bias adapted by AdaGrad within a request.
+struct RequestBias {
+    double value = 0.0;   // logits, [-2, 2]
+    double squared = 0.0; // sum of squared gradients
+
+    void step(double gradient, double squared_gradient, double cap) noexcept;
+};
+
+// Probabilities of one round's candidates, given their parents. Caller-owned; padded to whole vectors.
+struct alignas(32) RoundPrices {
+    float block[kMaxBlock][kTopK];
+    float text[kMaxText + 1]; // by text-only node
+};
+
+// Features and evidence of one round, frozen when the tree is built and used again for the labels.
+struct alignas(32) RoundFeatures {
+    BlockFeatures block;
+    float evidence[kMaxBlock][kTopK]; // agreed and contradicted terms
+    double text_base[kSlots];         // logit of each slot's precision
+    double precision[kSlots];         // of each slot, (0, 1)
+    double context = 0.0;             // tokens / 8192
+    bool touched[kMaxBlock];          // evidence[i] is not all zero
+};
+
+class AcceptanceModel {
+  public:
+    AcceptanceModel() noexcept;
+
+    void begin_request() noexcept { intercept = RequestBias{}; }
+
+    // Fills in features.evidence for this round's weights, then prices every candidate. features.block, text_base and
+    // context are given.
+    void price(const CandidateSet & set, RoundFeatures & features, RoundPrices & out) const noexcept;
+
+    // One labelled parent: `candidate` is the accepted child (candidate index), or -1 for NONE. `group` is the position
+    // of the parent's drafter children or -1; `text` its text-only child or -1. `p` is what price() gave.
+    void learn(const CandidateSet & set, const RoundFeatures & features, const RoundPrices & p, int32_t group,
+               int32_t text, int32_t accepted) noexcept;
+
+    alignas(32) FtrlLanes dense;           // kDense lanes in use
+    FtrlCoordinate bucket[kBucketWeights]; // prior 0
+    double bucket_weight[kBucketWeights] = {};
+    uint32_t bucket_labels[kBucketWeights] = {}; // candidates labelled with the term
+    RequestBias intercept;                       // b_req
+
+    template <class A> void fields(A & a) {
+        for (int32_t i = 0; i < kDense; ++i) {
+            a(dense.weight[i], dense.z[i], dense.n[i], dense.root_n[i]);
+        }
+        for (FtrlCoordinate & c : bucket) {
+            a(c.z, c.n, c.root_n);
+        }
+        a(bucket_weight, bucket_labels);
+    }
+
+  private:
+    void step_bucket(int32_t index, double gradient, uint32_t labels) noexcept;
+};
+
+// Bucket of a text-only node, and of an agreed one within its family.
+inline int32_t text_bucket(int32_t slot, int32_t run) noexcept { return slot * kRunBins + run; }
+
+} // namespace adaspark::core

@@ -1,0 +1,62 @@
+// One verify time as a function of context (paper section 3.2, Eq. 4): a low quantile of the time, normalised by the
+// law's scale, regressed on [1, u, u^2, sqrt u, ln(1 + u)] with u = context / 8192, by FTRL-Proximal.
+#pragma once
+
+#include "core/ftrl.h"
+#include "core/kernels.h"
+
+#include <cstdint>
+
+namespace adaspark::core {
+
+inline constexpr double kContextUnit = 8192.0; // tokens of context in one u
+inline constexpr double kQuantile = 0.15;      // tau of Proposition 3
+inline constexpr int32_t kLawSamples = 3;      // samples held back before there is a law
+inline constexpr double kLawL1 = 0.002;        // lambda_1, on normalised time
+inline constexpr double kLawLow = 0.5;         // clamp of the answer, times the law's lowest normalised sample
+inline constexpr double kLawHigh = 3.0;
+inline constexpr FtrlRule kLawRule{.alpha = 0.05};
+
+// A context band: contexts with the same bit length (128..255, 256..511, ...). 0 for context 0.
+inline constexpr int32_t kBands = 32;
+int32_t context_band(uint32_t context) noexcept;
+
+// phi(u) of Eq. (4), once a round. phi[0] is 1.
+struct ContextBasis {
+    double phi[kBasis];
+    explicit ContextBasis(uint32_t context) noexcept;
+};
+
+// The online law. Untrained until it has kLawSamples samples; the first ones are held back and set its scale.
+struct ContextLaw {
+    uint32_t samples = 0;     // seen, held-back ones included
+    double scale = 0.0;       // microseconds: the least of the first kLawSamples
+    double floor = 0.0;       // lowest normalised time seen
+    uint32_t context_low = 0; // tokens: span of all samples, read by the refit
+    uint32_t context_high = 0;
+    double weight[kBasis] = {}; // normalised; context weights are >= 0, so the law never falls with context
+    FtrlCoordinate coordinate[kBasis];
+    uint32_t held_context[kLawSamples] = {};
+    double held_time[kLawSamples] = {}; // microseconds
+
+    bool trained() const noexcept { return samples >= kLawSamples; }
+
+    // Fold in one measured time, microseconds > 0; `basis` is that of the context. Complexity O(kBasis).
+    void train(uint32_t context, const ContextBasis & basis, double time) noexcept;
+    void train(uint32_t context, double time) noexcept { train(context, ContextBasis(context), time); }
+
+    // Microseconds at a context; requires trained().
+    double price(const ContextBasis & basis) const noexcept;
+
+    template <class A> void fields(A & a) {
+        a(samples, scale, floor, context_low, context_high, weight, held_context, held_time);
+        for (FtrlCoordinate & c : coordinate) {
+            a(c.z, c.n, c.root_n);
+        }
+    }
+
+  private:
+    void fold(const ContextBasis & basis, double time) noexcept;
+};
+
+} // namespace adaspark::core

@@ -1,0 +1,58 @@
+// Whether to run the drafter at all, decided before it runs. The value of not drafting is known exactly by then (text
+// candidates, prices); the value of drafting is predicted from recent drafted rounds with as much text to go on.
+// Beyond the paper, which always drafts.
+#pragma once
+
+#include <cstdint>
+
+namespace adaspark::core {
+
+inline constexpr int32_t kTextBins = 4; // by the tokens the text alone would bring: < 1.15 | < 2 | < 4 | more
+
+int32_t text_bin(double tokens) noexcept;
+
+// What drafting has brought over not drafting, in one text bin.
+struct DraftAdvantage {
+    double tokens = 0.0;   // expected tokens a round, drafted minus not
+    double time = 0.0;     // microseconds a round, drafted minus not
+    double weight = 0.0;   // rounds behind the means, [0, kMemory]
+    uint32_t idle = 0;     // rounds of the bin since it last drafted
+    uint32_t interval = 1; // rounds it may stay idle before a probe
+
+    template <class A> void fields(A & a) { a(tokens, time, weight, idle, interval); }
+};
+
+// The round at hand, as known before the drafter runs.
+struct GateInput {
+    double tokens = 1.0;     // expected without drafting, the anchor's included
+    double time = 0.0;       // microseconds of the round without drafting
+    double rate = 0.0;       // tokens per microsecond at which time is priced
+    double optimistic = 0.0; // tokens by which even a perfect block would beat not drafting; <= 0 = hopeless
+};
+
+class DraftGate {
+  public:
+    // Estimates of other requests count for less than this one's.
+    void begin_request() noexcept;
+
+    bool decide(const GateInput & in) noexcept;
+
+    // A drafted round was planned: what it was expected to bring and cost over `in`.
+    void drafted(const GateInput & in, double tokens, double time) noexcept;
+
+    // A drafted round ended: accepted nodes, predicted and real.
+    void outcome(double predicted, double realised) noexcept;
+
+    bool probing() const noexcept { return probing_; } // decide() said yes against its own estimate
+    const DraftAdvantage & advantage(int32_t bin) const noexcept { return bin_[bin]; }
+
+    template <class A> void fields(A & a) { a(bin_, predicted_, realised_); }
+
+  private:
+    DraftAdvantage bin_[kTextBins];
+    double predicted_ = 0.0; // decayed sums of accepted nodes in drafted rounds
+    double realised_ = 0.0;
+    bool probing_ = false;
+};
+
+} // namespace adaspark::core

@@ -1,0 +1,51 @@
+// FTRL-Proximal, one coordinate at a time (the paper's reference [29]). Both online models use it: the context law with
+// an elastic net around zero, the acceptance model with a gate around its prior.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+namespace adaspark::core {
+
+// Constants of one learner (paper Table 14).
+struct FtrlRule {
+    double alpha;       // rate
+    double beta = 1.0;  // stabiliser
+    double l2 = 0.01;   // weight of the squared deviation from the centre
+    double cap = 400.0; // sum of squared gradients never exceeds this: the floor of the learning rate
+};
+
+// One coordinate: z and n as in the algorithm. The weight lives with the caller, who may clamp it.
+struct FtrlCoordinate {
+    double z = 0.0;
+    double n = 0.0;      // sum of squared gradients, [0, cap]
+    double root_n = 0.0; // its square root, kept because every step needs the last one
+};
+
+// Adds gradient g, taken at `deviation` from the centre (the weight itself, or weight - prior).
+inline void ftrl_accumulate(FtrlCoordinate & c, double g, double deviation, const FtrlRule & rule) noexcept {
+    c.n = std::min(c.n + g * g, rule.cap);
+    const double root = std::sqrt(c.n);
+    const double sigma = (root - c.root_n) * (1.0 / rule.alpha);
+    c.z += g - sigma * deviation;
+    c.root_n = root;
+}
+
+// Deviation from the centre that minimises the accumulated objective: zero while |z| is within `gate`.
+inline double ftrl_deviation(const FtrlCoordinate & c, double gate, const FtrlRule & rule) noexcept {
+    const double excess = c.z - std::clamp(c.z, -gate, gate); // 0 inside the gate
+    return -excess / ((rule.beta + c.root_n) * (1.0 / rule.alpha) + rule.l2);
+}
+
+inline constexpr double kGate = 3.0; // a coefficient leaves its prior past kGate standard deviations of a zero-mean z
+
+// The gated step of the acceptance model. The variance of z under zero-mean gradients is the sum of their squares,
+// which is n, so the gate is kGate * sqrt(n): at gradients of size 1 the paper's 3 sqrt(m), and still three deviations
+// at smaller ones.
+inline double ftrl_gated_step(FtrlCoordinate & c, double g, double weight, double prior,
+                              const FtrlRule & rule) noexcept {
+    ftrl_accumulate(c, g, weight - prior, rule);
+    return prior + ftrl_deviation(c, kGate * c.root_n, rule);
+}
+
+} // namespace adaspark::core

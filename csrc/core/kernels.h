@@ -1,0 +1,98 @@
+// The few loops worth vectorising, compiled for the baseline and, on x86-64, for AVX2 + FMA (x86-64-v3); the widest the
+// machine runs is picked once at load. NEON is the baseline of arm64. All arrays are padded to whole vectors.
+#pragma once
+
+#include <cstdint>
+
+namespace adaspark::core {
+
+inline constexpr int32_t kTopK = 8;       // K: lanes of one drafter position (paper section 2.2)
+inline constexpr int32_t kMaxBlock = 32;  // B: drafter positions at most
+inline constexpr int32_t kMaxText = 63;   // text-only nodes of one round
+inline constexpr int32_t kMaxWidths = 24; // widths the cost model may learn (paper Table 14)
+inline constexpr int32_t kBasis = 5;      // terms of the context basis, Eq. (4)
+inline constexpr int32_t kDense = 9;      // acceptance coefficients that are not buckets
+inline constexpr int32_t kDenseLanes = 12;
+
+// Features of one drafter block, by position and lane. Lane 0 is the pick. Logits are natural. Floats: the drafter's
+// logits are, and eight lanes are one vector; the learned state they meet is in doubles.
+struct alignas(32) BlockFeatures {
+    float log_r[kMaxBlock][kTopK]; // log of a sibling's share of the siblings' total, [-30, 0]; lane 0 is 0
+    float share[kMaxBlock][kTopK]; // softmax share among the K, [0, 1]
+    float logit_head[kMaxBlock];   // logit of the confidence head
+    float logit_share[kMaxBlock];  // logit of the pick's share
+    float head[kMaxBlock];         // the head itself, clipped to [1e-7, 1 - 1e-7]
+};
+
+// What the score of Eq. (6) needs of the model, resolved for one round.
+struct ScoreTerms {
+    const double * weight; // the kDense coefficients
+    double context_term;   // context slope * context / 8192 + request intercept
+    double depth_slope;    // per row below the first
+    int32_t top_k;         // lanes in use
+};
+
+// Weights of the width table, one lane a width, sorted by width.
+struct alignas(32) WidthLanes {
+    double weight[kBasis][kMaxWidths]; // normalised law
+    double low[kMaxWidths];            // clamp of the law, normalised
+    double high[kMaxWidths];
+    double scale[kMaxWidths]; // microseconds of one normalised unit, times level and staleness
+    double price[kMaxWidths]; // result, microseconds
+};
+
+// FTRL-Proximal state of the dense acceptance coefficients (or any 12 lanes).
+struct alignas(32) FtrlLanes {
+    double weight[kDenseLanes];
+    double z[kDenseLanes];
+    double n[kDenseLanes];      // sum of squared gradients, capped
+    double root_n[kDenseLanes]; // its square root
+    double prior[kDenseLanes];
+};
+
+struct Kernels {
+    const char * name;
+
+    // Indices of the `limit` largest positive keys, largest first, ties to the lower index; returns how many.
+    // `key` is zero from n up to n rounded up to 8; `index` has room for limit + 1.
+    int32_t (*rank_descending)(const float * key, int32_t n, int32_t limit, int32_t * index) noexcept;
+
+    // `logits` [n][kTopK], largest first, unused lanes -inf; `head` [n] in [0, 1].
+    void (*block_features)(const float * logits, const float * head, int32_t n, BlockFeatures & out) noexcept;
+
+    // Eq. (6) over a block. `evidence` [n][kTopK] is added to the scores; `text_score` [n] is the score of the
+    // position's text-only candidate, or below -1e30. Results: `p` [n][kTopK] and `text_p` [n] (0 where none).
+    void (*block_softmax)(const BlockFeatures & features, const ScoreTerms & terms, const float (*evidence)[kTopK],
+                          const float * text_score, int32_t n, float (*p)[kTopK], float * text_p) noexcept;
+
+    // In place: x -> 1 / (1 + exp(-x)). `x` is padded to a multiple of 8.
+    void (*sigmoid)(float * x, int32_t n) noexcept;
+
+    // In place: x -> ln x for positive normal x. `x` is padded to a multiple of 4.
+    void (*log)(double * x, int32_t n) noexcept;
+
+    // price = clamp(weight . phi, low, high) * scale * clock, for the first n widths.
+    void (*price_widths)(WidthLanes & lanes, const double * phi, double clock, int32_t n) noexcept;
+
+    // One gated FTRL-Proximal step on every lane (ftrl_gated_step in ftrl.h); a zero gradient changes nothing.
+    void (*ftrl_step)(FtrlLanes & lanes, const double * gradient) noexcept;
+
+    // Product over the first `top_k` lanes of p (lane `hit`) or 1 - p (the others), each clipped to [1e-7, 1 - 1e-7].
+    // `hit` outside the lanes: none.
+    double (*group_likelihood)(const float * p, int32_t top_k, int32_t hit) noexcept;
+
+    // path_q[i][lane] = (Q of the pick above) * p, down the block; bit l of dead[i] clears lane l.
+    void (*block_path_q)(const float (*p)[kTopK], const uint8_t * dead, int32_t n, float * path_q) noexcept;
+};
+
+const Kernels & kernels_generic() noexcept;
+const Kernels & kernels_x86_v3() noexcept; // the generic ones where the compiler does not target x86-64
+
+namespace detail {
+const Kernels & select_kernels() noexcept;
+inline const Kernels * const active_kernels = &select_kernels();
+} // namespace detail
+
+inline const Kernels & kernels() noexcept { return *detail::active_kernels; }
+
+} // namespace adaspark::core

@@ -1,0 +1,39 @@
+// The kernels for AVX2 + FMA, whatever the flags of the build: callers pick them at load (kernels_generic.cpp).
+#include "core/kernels.h"
+
+#include <cstddef>
+
+namespace adaspark::core {
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+
+namespace x86_v3 {
+#define AS_KERNELS_NAME "x86-64-v3"
+#if !defined(__clang__)
+#define AS_KERNELS_AVX // GCC does not turn the portable forms into single instructions; Clang does
+#endif
+#include "core/kernels_impl.h"
+} // namespace x86_v3
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+const Kernels & kernels_x86_v3() noexcept { return x86_v3::table; }
+
+#else
+
+const Kernels & kernels_x86_v3() noexcept { return kernels_generic(); }
+
+#endif
+
+} // namespace adaspark::core

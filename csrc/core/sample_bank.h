@@ -1,0 +1,43 @@
+// The newest samples of every context band, and the refit they allow at the end of a request (paper section 3.2, "The
+// sample bank"). The online pass alone does not fit the shape: contexts arrive one request at a time.
+#pragma once
+
+#include "core/context_law.h"
+
+#include <cstdint>
+
+namespace adaspark::core {
+
+inline constexpr int32_t kBankDepth = 16; // samples kept of a band
+
+struct SampleBank {
+    // Ring of a band; `seen` counts all samples ever, so seen % kBankDepth is the oldest slot once full.
+    struct Band {
+        uint32_t seen = 0;
+        uint32_t context[kBankDepth] = {}; // tokens
+        float time[kBankDepth] = {};       // microseconds
+
+        template <class A> void fields(A & a) { a(seen, context, time); }
+    };
+
+    Band band[kBands];
+
+    void add(uint32_t context, double time) noexcept;
+    int32_t size() const noexcept; // samples held
+
+    template <class A> void fields(A & a) {
+        for (Band & b : band) {
+            uint32_t present = b.seen > 0 ? 1 : 0;
+            a(present);
+            if (present != 0) {
+                a(b);
+            }
+        }
+    }
+};
+
+// Trains a candidate law on the bank and adopts it if its quantile loss on the judged samples is strictly lower.
+// Returns whether it was adopted. Not for use inside a round (some tens of microseconds); no allocation.
+bool refit(ContextLaw & law, const SampleBank & bank) noexcept;
+
+} // namespace adaspark::core

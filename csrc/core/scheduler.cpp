@@ -1,0 +1,393 @@
+// The planning half of a round; scheduler_observe.cpp has the learning half, scheduler_state.cpp the persistence.
+#include "core/scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <limits>
+
+namespace adaspark::core {
+
+namespace {
+constexpr int32_t kSplitHold = 8; // rounds a width is held before a class is split
+constexpr uint32_t kExplorePeriod = 16;
+} // namespace
+
+Scheduler::Scheduler(const SchedulerConfig & config, std::span<const int32_t> stop_tokens) : config_(config) {
+    config_.block = std::clamp(config_.block, 0, kMaxBlock);
+    config_.top_k = std::clamp(config_.top_k, 1, kTopK);
+    config_.max_rows = std::clamp(config_.max_rows, 1, kMaxRows);
+    config_.pinned_rows = std::clamp(config_.pinned_rows, 0, config_.max_rows);
+    learned_.widths.reset(config_.max_rows, config_.law);
+    chains_.set_stop_tokens(stop_tokens);
+    features_ = RoundFeatures{};
+    index_.begin(64);
+}
+
+void Scheduler::begin_request(std::span<const int32_t> prompt, int32_t first_token, int32_t reply_tokens) {
+    const size_t room = prompt.size() + static_cast<size_t>(std::max(reply_tokens, 0)) + 1;
+    index_.begin(static_cast<int32_t>(std::min<size_t>(room, INT32_MAX / 4)));
+    if (config_.text) {
+        for (const int32_t token : prompt) {
+            index_.append(token);
+        }
+    }
+    learned_.acceptance.begin_request();
+    learned_.gate.begin_request();
+    head_estimate_.begin_request();
+    anchor_ = first_token;
+    context_ = static_cast<int32_t>(prompt.size());
+    rounds_ = 0;
+    text_rounds_ = 0;
+    held_rows_ = 0;
+    held_rounds_ = 0;
+    planned_ = false;
+}
+
+void Scheduler::set_objectives() noexcept {
+    Objective o;
+    if (config_.gains) {
+        o.gains = learned_.gains.at(context_);
+    }
+    // The rate is kept at the laws' own speed: a machine that slows makes time cheaper at once, in every band.
+    o.rate = config_.rate ? rate() / learned_.widths.clock() : 0.0;
+    o.margin = config_.margin ? kMargin : 0.0;
+    o.fixed = learned_.commit[0];
+    objective_[0] = o;
+    o.fixed = offer_.draft + learned_.commit[1];
+    objective_[1] = o;
+}
+
+void Scheduler::price_candidates(bool fitted) noexcept {
+    report_.fitted = fitted;
+    if (fitted) {
+        learned_.acceptance.price(set_, features_, fitted_);
+    } else {
+        HeadEstimate::price(set_, features_, odds_factor_, set_.positions, head_);
+    }
+}
+
+void Scheduler::order_candidates(int32_t limit) noexcept {
+    const RoundPrices & p = prices();
+    const int32_t base = set_.text_base();
+    kernels().block_path_q(p.block, set_.dead, set_.positions, order_.path_q);
+    for (int32_t t = 0; t < set_.text; ++t) {
+        const int32_t above = set_.parent[base + t];
+        const float q = set_.text_dead[t] ? 0.0F : p.text[t];
+        order_.path_q[base + t] = above < 0 ? q : order_.path_q[above] * q;
+    }
+    if (set_.positions == 0) { // one chain: already in order
+        int32_t n = 0;
+        while (n < set_.text && order_.path_q[n] > 0.0F) {
+            order_.index[n] = n;
+            ++n;
+        }
+        order_.count = n;
+    } else {
+        order_by_path_q(set_.total, kMaxRows - 1, order_);
+    }
+    sums_.ranks = 0;
+    sums_.draft[1] = sums_.text[1] = 0.0;
+    extend_sums(limit);
+}
+
+void Scheduler::extend_sums(int32_t limit) noexcept {
+    const int32_t base = set_.text_base();
+    const int32_t end = std::min(limit, order_.count);
+    double sum[2] = {sums_.draft[sums_.ranks + 1], sums_.text[sums_.ranks + 1]};
+    for (int32_t r = sums_.ranks; r < end; ++r) {
+        const int32_t i = order_.index[r];
+        const bool text = i >= base || set_.group[i / kTopK].agreed == i % kTopK;
+        const double q = order_.path_q[i];
+        sum[0] += text ? 0.0 : q;
+        sum[1] += text ? q : 0.0;
+        sums_.draft[r + 2] = sum[0];
+        sums_.text[r + 2] = sum[1];
+    }
+    sums_.ranks = std::max(sums_.ranks, end);
+}
+
+void Scheduler::expect(Expected & out) const noexcept {
+    const int32_t most = sums_.ranks + 1;
+    for (int32_t i = 0; i < offer_.count; ++i) {
+        const int32_t rows = std::min(offer_.rows[i], most);
+        out.draft[i] = sums_.draft[rows];
+        out.text[i] = sums_.text[rows];
+    }
+    const int32_t reference = std::min(kReferenceRows, most);
+    out.draft_reference = sums_.draft[reference];
+    out.text_reference = sums_.text[reference];
+}
+
+double Scheduler::tokens_at(int32_t rows, const Objective & o) const noexcept {
+    Expected e;
+    const int32_t most = sums_.ranks + 1;
+    const int32_t reference = std::min(kReferenceRows, most);
+    e.draft_reference = sums_.draft[reference];
+    e.text_reference = sums_.text[reference];
+    return o.tokens(rows, sums_.draft[std::min(rows, most)], sums_.text[std::min(rows, most)], e);
+}
+
+Decision Scheduler::decide(int32_t max_rows) noexcept {
+    room_ = max_rows > 0 ? std::min(config_.max_rows, max_rows) : config_.max_rows;
+    planned_ = false;
+    report_ = RoundReport{};
+    learned_.widths.offer(static_cast<uint32_t>(context_), room_, offer_);
+    odds_factor_ = config_.offset ? head_estimate_.odds_factor() : 1.0;
+    features_.context = context_ / kContextUnit;
+
+    chains_.begin(index_, anchor_);
+    chain_.count = 0;
+    if (config_.text && room_ > 1) {
+        index_.logit_precision(features_.text_base);
+        for (int32_t s = 0; s < kSlots; ++s) {
+            features_.precision[s] = index_.precision(s);
+        }
+        chains_.anchor_chain(index_, std::min(kChainDepth, room_ - 1), chain_);
+    }
+    chains_.take_block(nullptr, 0, config_.top_k, set_);
+    chains_.merge_text(index_, chain_, kChainDepth, set_);
+    price_candidates(config_.acceptance && learned_.guard.prefers_fitted());
+    order_candidates(kMaxRows - 1);
+
+    set_objectives();
+    const Objective & o = objective_[0];
+    Expected e;
+    expect(e);
+    text_choice_ = choose_width(offer_, e, o, 0);
+    const bool priced = text_choice_.position >= 0;
+    gate_input_ = GateInput{};
+    if (priced) {
+        gate_input_.tokens = text_choice_.tokens;
+        gate_input_.time = o.fixed + offer_.price[text_choice_.position];
+        gate_input_.rate = o.rate > 0.0 ? o.rate : gate_input_.tokens / gate_input_.time;
+    }
+    Decision d;
+    d.value_text = gate_input_.tokens - gate_input_.rate * gate_input_.time;
+    if (config_.block == 0 || room_ == 1 || config_.pinned_rows == 1) {
+        return d;
+    }
+    if (config_.pinned_rows > 1 || !config_.gating) {
+        d.draft = true;
+        return d;
+    }
+    if (!learned_.widths.measured(1)) {
+        return d; // plain rounds until the price of not drafting is known
+    }
+    if (!offer_.draft_known) {
+        d.draft = true;
+        return d;
+    }
+    // What a perfect block would bring: all of it accepted, on top of what the text brings.
+    const Objective & drafted = objective_[1];
+    const double perfect = config_.block + gate_input_.tokens - 1.0;
+    double optimistic = -std::numeric_limits<double>::infinity();
+    for (int32_t i = 0; i < offer_.count; ++i) {
+        const double tokens = 1.0 + std::min<double>(offer_.rows[i] - 1, perfect);
+        optimistic = std::max(optimistic, tokens - gate_input_.rate * (drafted.fixed + offer_.price[i]));
+    }
+    if (learned_.widths.unmeasured(room_) > 0) {
+        const double price = offer_.price[offer_.count - 1];
+        optimistic = std::max(optimistic, 1.0 + perfect - gate_input_.rate * (drafted.fixed + price));
+    }
+    gate_input_.optimistic = optimistic - d.value_text;
+    d.draft = learned_.gate.decide(gate_input_);
+    d.probing = d.draft && learned_.gate.probing();
+    return d;
+}
+
+int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Choice & best,
+                                    double value_text) noexcept {
+    const int32_t rows = learned_.widths.unmeasured(room_);
+    if (rows == 0 || (rows == 1 && drafted && config_.gating)) {
+        return 0;
+    }
+    if (rows == 1 || offer_.count == 0) {
+        return rows;
+    }
+    // Lazily: only if it could win at the price of the widest measured width below it.
+    double price = 0.0;
+    for (int32_t i = 0; i < learned_.widths.size(); ++i) {
+        const WidthClass & c = learned_.widths.at(i);
+        if (c.high < rows && c.timed.count >= kMeasurements) {
+            price = learned_.widths.price_of(c.high);
+        }
+    }
+    const double bar = std::max(o.bar(best.value, best.tokens), value_text);
+    extend_sums(rows - 1);
+    return o.value(tokens_at(rows, o), price) > bar ? rows : 0;
+}
+
+int32_t Scheduler::pick_width(bool drafted) noexcept {
+    if (config_.pinned_rows > 0) {
+        report_.reason = WidthReason::pinned;
+        report_.tokens = tokens_at(config_.pinned_rows, Objective{});
+        return std::min(config_.pinned_rows, room_);
+    }
+    const Objective & o = objective_[drafted ? 1 : 0];
+    Choice choice;
+    double value_text = -std::numeric_limits<double>::infinity();
+    double values[kMaxWidths];
+    if (drafted) {
+        Expected e;
+        expect(e);
+        const bool probing = learned_.gate.probing();
+        const int32_t widest = offer_.count > 0 ? offer_.rows[offer_.count - 1] : 0;
+        const int32_t incumbent = learned_.incumbent > 0 ? learned_.incumbent : widest; // only wide rounds teach gains
+        choice = choose_width(offer_, e, o, probing ? 0 : incumbent, values);
+        if (choice.position >= 0) {
+            const double price = offer_.price[choice.position];
+            if (text_choice_.position >= 0) {
+                learned_.gate.drafted(gate_input_, choice.tokens, o.fixed + price);
+                const double rate = o.rate > 0.0 ? o.rate : 0.0;
+                value_text =
+                    rate > 0.0 ? gate_input_.tokens - rate * gate_input_.time : gate_input_.tokens / gate_input_.time;
+            }
+        }
+    } else {
+        choice = text_choice_;
+    }
+    const int32_t measure = width_to_measure(drafted, o, choice, value_text);
+    if (measure > 0) {
+        report_.reason = WidthReason::measuring;
+        report_.tokens = tokens_at(measure, o);
+        return measure;
+    }
+    if (choice.position < 0) {
+        return 1; // nothing is priced, and nothing may be measured
+    }
+    // Measurement, probes and rounds short of room say nothing about the width to hold.
+    if (drafted && !learned_.gate.probing() && room_ == config_.max_rows) {
+        learned_.incumbent = choice.rows;
+        if (o.rate > 0.0 && config_.margin) {
+            learned_.incumbent = learned_.standing.update(offer_, values, choice);
+        }
+    }
+    report_.tokens = choice.tokens;
+    report_.verify_price = offer_.price[choice.position];
+    if (choice.rows > 1) {
+        held_rounds_ = choice.rows == held_rows_ ? held_rounds_ + 1 : 0;
+        held_rows_ = choice.rows;
+        if (held_rounds_ == kSplitHold) {
+            held_rounds_ = 0; // whatever comes of it, the next look is as many rounds away
+            consider_split(choice, o);
+        }
+    }
+    return choice.rows;
+}
+
+void Scheduler::consider_split(const Choice & held, const Objective & o) noexcept {
+    int32_t tops[kMaxWidths];
+    double price[kMaxWidths];
+    const int32_t n = learned_.widths.tops(tops, price);
+    if (n >= kMaxWidths) {
+        return;
+    }
+    const int32_t at = split_point({tops, static_cast<size_t>(n)}, {price, static_cast<size_t>(n)}, held.rows,
+                                   held.tokens, o, [&](int32_t rows) { return tokens_at(rows, o); });
+    if (at > 0) {
+        learned_.widths.split(at);
+    }
+}
+
+void Scheduler::explore(int32_t rows) noexcept {
+    const int32_t kept = std::min(rows - 1, order_.count);
+    const int32_t base = set_.text_base();
+    if (kept < 1) {
+        return;
+    }
+    const int32_t removed = order_.index[kept - 1];
+    uint64_t kept_text = 0; // bit t: text-only node t keeps its row
+    uint8_t kept_lanes[kMaxBlock] = {};
+    for (int32_t r = 0; r < kept - 1; ++r) {
+        const int32_t i = order_.index[r];
+        if (i >= base) {
+            kept_text |= uint64_t{1} << (i - base);
+        } else {
+            kept_lanes[i / kTopK] |= static_cast<uint8_t>(1U << (i % kTopK));
+        }
+    }
+    int32_t best = -1;
+    uint32_t best_labels = UINT32_MAX;
+    for (int32_t t = 0; t < set_.text; ++t) {
+        const int32_t i = base + t;
+        const int32_t above = set_.parent[i];
+        const bool reachable = above == kAnchor ? true
+                               : above >= base  ? (kept_text >> (above - base) & 1U) != 0
+                                                : (kept_lanes[above / kTopK] >> (above % kTopK) & 1) != 0;
+        if ((kept_text >> t & 1U) != 0 || i == removed || !reachable || order_.path_q[i] <= 0.0F) {
+            continue;
+        }
+        const int32_t bucket = kTextOnly + text_bucket(set_.text_slot[t], set_.text_run[t]);
+        const uint32_t labels = learned_.acceptance.bucket_labels[bucket];
+        if (labels < best_labels || (labels == best_labels && order_.path_q[i] > order_.path_q[best])) {
+            best = i;
+            best_labels = labels;
+        }
+    }
+    if (best >= 0) {
+        order_.index[kept - 1] = best;
+        order_.count = kept;
+        report_.explored = true;
+    }
+}
+
+const Tree & Scheduler::plan(const DraftBlock * block) noexcept {
+    const bool drafted = block != nullptr && !block->confidence.empty();
+    if (drafted) {
+        const int32_t positions = std::min<int32_t>(static_cast<int32_t>(block->confidence.size()), config_.block);
+        alignas(32) int32_t tokens[kMaxBlock * kTopK] = {};
+        alignas(32) float logits[kMaxBlock * kTopK];
+        const int32_t * token = block->tokens.data();
+        const float * logit = block->logits.data();
+        int32_t least = 0;
+        for (int32_t i = 0; i < positions * config_.top_k; ++i) {
+            least = std::min(least, token[i]);
+        }
+        if (config_.top_k != kTopK || least < 0) { // spread to whole lanes; empty ones hold no mass
+            for (int32_t i = 0; i < positions * kTopK; ++i) {
+                const int32_t lane = i % kTopK;
+                const int32_t from = i / kTopK * config_.top_k + lane;
+                const bool filled = lane < config_.top_k && token[from] >= 0;
+                tokens[i] = filled ? token[from] : -1;
+                logits[i] = filled ? logit[from] : -std::numeric_limits<float>::infinity();
+            }
+            token = tokens;
+            logit = logits;
+        }
+        chains_.take_block(token, positions, config_.top_k, set_);
+        if (!config_.siblings) {
+            for (int32_t i = 0; i < positions; ++i) {
+                set_.dead[i] = static_cast<uint8_t>(set_.dead[i] | 0xFE);
+            }
+        }
+        if (config_.text && room_ > 1) {
+            chains_.merge_text(index_, chain_, std::min(kChainDepth, room_ - 1), set_);
+        }
+        kernels().block_features(logit, block->confidence.data(), positions, features_.block);
+        report_.draft_price = offer_.draft;
+        price_candidates(report_.fitted);
+        const int32_t widest = config_.pinned_rows > 0 ? config_.pinned_rows
+                               : offer_.count > 0      ? offer_.rows[offer_.count - 1]
+                                                       : 2;
+        order_candidates(std::max(std::min(widest, room_), kReferenceRows) - 1);
+    }
+    const int32_t asked = std::min(pick_width(drafted), room_);
+    report_.asked_rows = asked;
+    report_.candidates = set_.total;
+    report_.text_nodes = set_.text;
+    if (set_.text > 0) {
+        ++text_rounds_;
+        if (config_.exploration && config_.acceptance && text_rounds_ % kExplorePeriod == 0) {
+            explore(asked);
+        }
+    }
+    layout_depth_first(anchor_, set_.token, set_.parent, order_, asked - 1, tree_);
+    report_.kind = drafted ? RoundKind::draft : tree_.rows > 1 ? RoundKind::text : RoundKind::plain;
+    if (drafted && report_.reason == WidthReason::measuring) {
+        learned_.widths.came_out_short(asked, tree_.rows);
+    }
+    planned_ = true;
+    return tree_;
+}
+
+} // namespace adaspark::core

@@ -1,0 +1,167 @@
+// The learning half of a round (paper, Algorithm 1, lines 14 to 18) and the end of a request.
+#include "core/scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace adaspark::core {
+
+namespace {
+constexpr uint32_t kCommitMemory = 32; // rounds the mean commit time remembers
+}
+
+void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexcept {
+    if (!planned_ || outcome.path.empty()) {
+        return;
+    }
+    planned_ = false;
+    const bool drafted = report_.kind == RoundKind::draft;
+    const uint32_t context = static_cast<uint32_t>(context_);
+    const int32_t committed = static_cast<int32_t>(outcome.path.size());
+    // A request's first round runs cold (section 3.2): its times would price a width out of the offer.
+    if (rounds_ > 0) {
+        if (drafted) {
+            learned_.widths.record_draft(context, times.draft);
+        }
+        learned_.widths.record_verify(tree_.rows, context, times.verify);
+        learned_.widths.tick();
+    }
+    if (!outcome.last) {
+        learn_acceptance(outcome);
+        if (config_.gains && !report_.explored && tree_.rows > 1) {
+            learn_gains(outcome.path);
+        }
+        if (drafted) {
+            learned_.gate.outcome(report_.tokens - 1.0, committed - 1.0);
+        }
+    }
+    if (config_.text) {
+        for (const int32_t row : outcome.path) {
+            index_.append(tree_.token[row]);
+        }
+    }
+    const double total = times.draft + times.verify + times.commit;
+    if (!outcome.last && total > 0.0) {
+        learned_.rate.add(context, committed, total / learned_.widths.clock());
+        uint32_t & rounds = learned_.commit_rounds[drafted ? 1 : 0];
+        double & mean = learned_.commit[drafted ? 1 : 0];
+        rounds = std::min(rounds + 1, kCommitMemory);
+        mean += (times.commit - mean) / rounds;
+    }
+    anchor_ = outcome.next_token;
+    context_ += committed;
+    ++rounds_;
+}
+
+void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
+    struct Label {
+        int16_t group;
+        int16_t text;
+        int32_t accepted;
+    };
+    Label label[kMaxRows];
+    int32_t labels = 0;
+    int32_t groups = 0; // leading positions that are labelled
+    const int32_t nodes = static_cast<int32_t>(outcome.path.size());
+    for (int32_t i = 0; i < nodes; ++i) {
+        const int32_t parent = tree_.candidate[outcome.path[static_cast<size_t>(i)]];
+        const int32_t group = set_.group_below(parent);
+        const int32_t text = set_.text_below(parent);
+        if (group < 0 && text < 0) {
+            continue;
+        }
+        int32_t accepted = -1;
+        if (i + 1 < nodes) {
+            accepted = tree_.candidate[outcome.path[static_cast<size_t>(i) + 1]];
+        } else {
+            // Placed or not: the target's token at the last node labels every candidate below it.
+            if (text >= 0 && set_.token[set_.text_base() + text] == outcome.next_token) {
+                accepted = set_.text_base() + text;
+            }
+            for (int32_t l = set_.top_k - 1; group >= 0 && l >= 0; --l) {
+                accepted = set_.token[group * kTopK + l] == outcome.next_token ? group * kTopK + l : accepted;
+            }
+        }
+        groups = std::max(groups, group + 1);
+        label[labels++] = {static_cast<int16_t>(group), static_cast<int16_t>(text), accepted};
+    }
+    // Both estimates are scored, and both learn, with the probabilities in force when the tree was built: before
+    // either has seen anything of this round.
+    if (!report_.fitted) {
+        if (config_.acceptance) {
+            learned_.acceptance.price(set_, features_, fitted_);
+        }
+    } else {
+        HeadEstimate::price(set_, features_, odds_factor_, groups, head_);
+    }
+    if (config_.acceptance) {
+        alignas(32) double likelihood[2 * kMaxRows + 4];
+        for (int32_t i = 0; i < labels; ++i) {
+            const Label & l = label[i];
+            likelihood[2 * i] = parent_likelihood(set_, fitted_, l.group, l.text, l.accepted);
+            likelihood[2 * i + 1] = parent_likelihood(set_, head_, l.group, l.text, l.accepted);
+        }
+        std::fill_n(likelihood + 2 * labels, 4, 1.0);
+        kernels().log(likelihood, 2 * labels);
+        for (int32_t i = 0; i < labels; ++i) {
+            const Label & l = label[i];
+            learned_.guard.add(-likelihood[2 * i], -likelihood[2 * i + 1]);
+            learned_.acceptance.learn(set_, features_, fitted_, l.group, l.text, l.accepted);
+        }
+    }
+    if (config_.offset) {
+        uint64_t on_path = 0;
+        for (const int32_t row : outcome.path) {
+            on_path |= uint64_t{1} << row;
+        }
+        double gradient = 0.0;
+        double squared = 0.0;
+        for (int32_t row = 1; row < tree_.rows; ++row) {
+            if ((on_path >> tree_.parent[row] & 1U) == 0) {
+                continue;
+            }
+            const int32_t c = tree_.candidate[row];
+            const double q = set_.is_text(c) ? head_.text[c - set_.text_base()] : head_.block[c / kTopK][c % kTopK];
+            const double g = q - static_cast<double>(on_path >> row & 1U);
+            gradient += g;
+            squared += g * g;
+        }
+        if (squared > 0.0) {
+            head_estimate_.learn(gradient, squared);
+        }
+    }
+}
+
+void Scheduler::learn_gains(std::span<const int32_t> path) noexcept {
+    if (offer_.count == 0) {
+        return;
+    }
+    const int32_t rows = tree_.rows;
+    const int32_t narrow = offer_.rows[0];
+    const int32_t middle = std::min(rows, kReferenceRows);
+    double above[2] = {0.0, 0.0}; // realised, [drafter, text]
+    double below[2] = {0.0, 0.0};
+    for (const int32_t row : path.subspan(1)) {
+        const int32_t i = tree_.candidate[row];
+        const int32_t rank = tree_.rank[row];
+        const int32_t source = i >= set_.text_base() || set_.group[i / kTopK].agreed == i % kTopK ? 1 : 0;
+        above[source] += rank >= kReferenceRows - 1 ? 1.0 : 0.0;
+        below[source] += rank >= narrow - 1 && rank < middle - 1 ? 1.0 : 0.0;
+    }
+    GainFits & g = learned_.gains;
+    if (rows > kReferenceRows) {
+        g.draft_above.observe(sums_.draft[rows] - sums_.draft[kReferenceRows], above[0], context_);
+        g.text_above.observe(sums_.text[rows] - sums_.text[kReferenceRows], above[1], context_);
+    }
+    if (middle > narrow) {
+        g.draft_below.observe(sums_.draft[middle] - sums_.draft[narrow], below[0], context_);
+        g.text_below.observe(sums_.text[middle] - sums_.text[narrow], below[1], context_);
+    }
+}
+
+void Scheduler::end_request() noexcept {
+    learned_.widths.refit_all();
+    planned_ = false;
+}
+
+} // namespace adaspark::core

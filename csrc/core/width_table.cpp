@@ -1,0 +1,312 @@
+#include "core/width_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <limits>
+
+namespace adaspark::core {
+
+namespace {
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int32_t kLadder[] = {1, 2, 4, 8, 16, 32, 64};
+} // namespace
+
+void Level::add(double r) noexcept {
+    ratio[seen % kLevelWindow] = static_cast<float>(r);
+    seen = seen == UINT32_MAX ? 2 * kLevelWindow : seen + 1;
+}
+
+double Level::value() const noexcept {
+    if (seen == 0) {
+        return 1.0;
+    }
+    float least = ratio[0];
+    const uint32_t held = std::min<uint32_t>(seen, kLevelWindow);
+    for (uint32_t i = 1; i < held; ++i) {
+        least = std::min(least, ratio[i]);
+    }
+    return std::clamp<double>(least, kLevelLow, kLevelHigh);
+}
+
+double Timed::record(uint32_t context, const ContextBasis & basis, double time, double clock) noexcept {
+    const double ratio = law.trained() ? time / law.price(basis) : 0.0;
+    if (ratio > 0.0) {
+        level.add(ratio);
+    }
+    lowest = count % kLevelWindow == 0 ? time : std::min(lowest, time);
+    count = count == UINT32_MAX ? 2 * kLevelWindow : count + 1;
+    if (count == kMeasurements || count % kLevelWindow == 0) {
+        anchor = lowest;
+    }
+    // Laws and banks are kept at one speed of the machine: a drift the clock tells of is taken out of what they learn,
+    // or the laws that run would absorb it and leave the others behind. Small drifts are left to the laws.
+    const double learned = clock > kDrift || clock < 1.0 / kDrift ? time / clock : time;
+    law.train(context, basis, learned);
+    bank.add(context, learned);
+    return ratio;
+}
+
+void WidthTable::reset(int32_t max_rows, bool use_law) noexcept {
+    assert(max_rows >= 1 && max_rows <= kMaxRows);
+    use_law_ = use_law;
+    count_ = 0;
+    int32_t low = 1;
+    for (const int32_t top : kLadder) {
+        const int32_t high = std::min(top, max_rows);
+        if (high < low) {
+            break;
+        }
+        storage_[count_] = WidthClass{};
+        storage_[count_].low = low;
+        storage_[count_].high = high;
+        order_[count_] = static_cast<uint8_t>(count_);
+        ++count_;
+        low = high + 1;
+    }
+    draft_ = Timed{};
+    recent_ = Level{};
+    restored();
+}
+
+void WidthTable::restored() noexcept {
+    clock_ = recent_.value();
+    round_ratio_ = 0.0;
+    round_drafted_ = false;
+    round_position_ = -1;
+    lanes_ = WidthLanes{};
+    index_rows();
+}
+
+bool WidthTable::consistent(int32_t max_rows) const noexcept {
+    if (count_ < 1 || count_ > kMaxWidths) {
+        return false;
+    }
+    uint32_t used = 0;
+    int32_t low = 1;
+    for (int32_t i = 0; i < count_; ++i) {
+        if (order_[i] >= count_ || (used >> order_[i] & 1U) != 0) {
+            return false;
+        }
+        used |= 1U << order_[i];
+        const WidthClass & c = storage_[order_[i]];
+        if (c.low != low || c.high < c.low || c.high > max_rows) {
+            return false;
+        }
+        low = c.high + 1;
+    }
+    return true;
+}
+
+void WidthTable::index_rows() noexcept {
+    std::fill(std::begin(position_), std::end(position_), int8_t{-1});
+    for (int32_t i = 0; i < count_; ++i) {
+        position_[at(i).high] = static_cast<int8_t>(i);
+        sync(i);
+    }
+}
+
+void WidthTable::sync(int32_t position) noexcept {
+    const Timed & t = at(position).timed;
+    const int32_t i = position;
+    if (t.count < kMeasurements) {
+        for (auto & w : lanes_.weight) {
+            w[i] = 0.0;
+        }
+        lanes_.low[i] = lanes_.high[i] = 1.0;
+        lanes_.scale[i] = kInfinity;
+        return;
+    }
+    if (!use_law_) {
+        for (auto & w : lanes_.weight) {
+            w[i] = 0.0;
+        }
+        lanes_.low[i] = lanes_.high[i] = 1.0;
+        lanes_.scale[i] = t.anchor / t.clock_then;
+        return;
+    }
+    for (int32_t j = 0; j < kBasis; ++j) {
+        lanes_.weight[j][i] = t.law.weight[j];
+    }
+    lanes_.low[i] = kLawLow * t.law.floor;
+    lanes_.high[i] = kLawHigh * t.law.floor;
+    lanes_.scale[i] = t.law.scale * t.level.value() / t.clock_then;
+}
+
+const ContextBasis & WidthTable::basis(uint32_t context) noexcept {
+    if (context != basis_context_) {
+        basis_ = ContextBasis(context);
+        basis_context_ = context;
+    }
+    return basis_;
+}
+
+void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept {
+    const ContextBasis & phi = basis(context); // the round's records will need it too
+    kernels().price_widths(lanes_, phi.phi, clock_, count_);
+    // Widest to narrowest, keeping what is no dearer than anything wider.
+    double cheapest = kInfinity;
+    int32_t kept = 0;
+    int32_t rows[kMaxWidths];
+    double price[kMaxWidths];
+    for (int32_t i = count_ - 1; i >= 0; --i) {
+        const double p = lanes_.price[i];
+        const int32_t high = at(i).high;
+        const bool keep = p <= cheapest && p < kInfinity && high <= max_rows;
+        rows[kept] = high;
+        price[kept] = p;
+        kept += keep ? 1 : 0;
+        cheapest = keep ? p : cheapest;
+    }
+    out.count = kept;
+    for (int32_t i = 0; i < kept; ++i) {
+        out.rows[i] = rows[kept - 1 - i];
+        out.price[i] = price[kept - 1 - i];
+    }
+    out.draft_known = draft_.count >= kMeasurements;
+    if (out.draft_known) {
+        const double base = use_law_ ? draft_.law.price(phi) * draft_.level.value() : draft_.anchor;
+        out.draft = base * clock_ / draft_.clock_then;
+    } else {
+        out.draft = draft_.count > 0 ? draft_.lowest : 0.0;
+    }
+}
+
+int32_t WidthTable::unmeasured(int32_t max_rows) const noexcept {
+    for (int32_t i = 0; i < count_; ++i) {
+        const WidthClass & c = at(i);
+        if (c.timed.count < kMeasurements && c.unreachable == 0 && c.high <= max_rows) {
+            return c.high;
+        }
+    }
+    return 0;
+}
+
+bool WidthTable::measured(int32_t rows) const noexcept {
+    return rows >= 1 && rows <= kMaxRows && position_[rows] >= 0 && at(position_[rows]).timed.count >= kMeasurements;
+}
+
+double WidthTable::price_at_least(int32_t rows) const noexcept {
+    double cheapest = kInfinity;
+    for (int32_t i = count_ - 1; i >= 0 && at(i).high >= rows; --i) {
+        cheapest = std::min(cheapest, lanes_.price[i]);
+    }
+    return cheapest;
+}
+
+double WidthTable::price_of(int32_t rows) const noexcept {
+    return rows >= 1 && rows <= kMaxRows && position_[rows] >= 0 ? lanes_.price[position_[rows]] : kInfinity;
+}
+
+int32_t WidthTable::tops(int32_t * rows, double * price) const noexcept {
+    for (int32_t i = 0; i < count_; ++i) {
+        rows[i] = at(i).high;
+        price[i] = lanes_.price[i];
+    }
+    return count_;
+}
+
+void WidthTable::record_verify(int32_t rows, uint32_t context, double time) noexcept {
+    const int32_t position = rows >= 1 && rows <= kMaxRows ? position_[rows] : -1;
+    if (position < 0 || !(time > 0.0)) {
+        return;
+    }
+    const double ratio = storage_[order_[position]].timed.record(context, basis(context), time, clock_);
+    if (!(round_drafted_ && round_ratio_ > 0.0) && ratio > 0.0) {
+        round_ratio_ = ratio;
+    }
+    round_position_ = position;
+}
+
+void WidthTable::record_draft(uint32_t context, double time) noexcept {
+    if (!(time > 0.0)) {
+        return;
+    }
+    const double ratio = draft_.record(context, basis(context), time, clock_);
+    round_drafted_ = true;
+    if (ratio > 0.0) {
+        round_ratio_ = ratio;
+    }
+}
+
+void WidthTable::tick() noexcept {
+    if (round_ratio_ > 0.0) {
+        recent_.add(round_ratio_);
+        clock_ = recent_.value();
+    }
+    // What ran was measured on the machine of this round: it is stale from here on, not from the round before.
+    if (round_drafted_) {
+        draft_.clock_then = clock_;
+    }
+    if (round_position_ >= 0) {
+        storage_[order_[round_position_]].timed.clock_then = clock_;
+        sync(round_position_);
+    }
+    round_ratio_ = 0.0;
+    round_drafted_ = false;
+    round_position_ = -1;
+}
+
+void WidthTable::came_out_short(int32_t asked, int32_t built) noexcept {
+    const int32_t position = asked >= 1 && asked <= kMaxRows ? position_[asked] : -1;
+    if (position < 0 || built >= asked) {
+        return;
+    }
+    WidthClass & c = storage_[order_[position]];
+    if (position == count_ - 1) {
+        if (built >= c.low) {
+            c.high = built;
+        } else if (count_ > 1 && c.timed.count == 0) {
+            // Give the storage slot of the removed class back: it must be the last one in use.
+            const uint8_t freed = order_[position];
+            --count_;
+            if (freed != count_) {
+                storage_[freed] = storage_[count_];
+                for (int32_t i = 0; i < count_; ++i) {
+                    order_[i] = order_[i] == count_ ? freed : order_[i];
+                }
+            }
+        } else {
+            c.unreachable = 1;
+        }
+        index_rows();
+        return;
+    }
+    c.shortfalls += 1;
+    c.unreachable = c.shortfalls >= static_cast<uint32_t>(kShortfalls) ? 1 : 0;
+}
+
+bool WidthTable::split(int32_t rows) noexcept {
+    if (count_ >= kMaxWidths || rows < 1 || rows > kMaxRows || position_[rows] >= 0) {
+        return false;
+    }
+    for (int32_t i = 0; i < count_; ++i) {
+        WidthClass & above = storage_[order_[i]];
+        if (above.low > rows || above.high <= rows) {
+            continue;
+        }
+        const int32_t low = above.low;
+        above.low = rows + 1;
+        std::copy_backward(order_ + i, order_ + count_, order_ + count_ + 1);
+        storage_[count_] = WidthClass{};
+        storage_[count_].low = low;
+        storage_[count_].high = rows;
+        order_[i] = static_cast<uint8_t>(count_);
+        ++count_;
+        index_rows();
+        return true;
+    }
+    return false;
+}
+
+void WidthTable::refit_all() noexcept {
+    for (int32_t i = 0; i < count_; ++i) {
+        refit(storage_[i].timed.law, storage_[i].timed.bank);
+    }
+    for (int32_t i = 0; i < count_; ++i) {
+        sync(i);
+    }
+    refit(draft_.law, draft_.bank);
+}
+
+} // namespace adaspark::core

@@ -1,0 +1,139 @@
+// The widths the cost model has learned, and the price of each (paper section 3.2, "Which widths are offered" and "The
+// price", Eq. 5). A class is an interval of widths priced at its top, the only width in it that is offered.
+#pragma once
+
+#include "core/context_law.h"
+#include "core/kernels.h"
+#include "core/sample_bank.h"
+#include "core/tree.h"
+
+#include <cstdint>
+
+namespace adaspark::core {
+
+inline constexpr int32_t kLevelWindow = 8;
+inline constexpr double kLevelLow = 0.5;
+inline constexpr double kLevelHigh = 2.0;
+inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
+inline constexpr double kDrift = 1.08;       // a clock this far from 1 is a machine that has changed speed
+inline constexpr int32_t kShortfalls = 3;    // short trees after which a width counts as out of reach
+
+// The least of the last kLevelWindow ratios measured / law, clamped: follows the machine within 8 runs and, unlike an
+// all-time minimum, rises again when the machine slows.
+struct Level {
+    uint32_t seen = 0;
+    float ratio[kLevelWindow] = {};
+
+    void add(double r) noexcept;
+    double value() const noexcept; // 1 with no ratios
+
+    template <class A> void fields(A & a) { a(seen, ratio); }
+};
+
+// A timed thing: the verifies of one width, or the fixed part of a drafted round.
+struct Timed {
+    uint32_t count = 0;      // samples
+    double lowest = 0.0;     // microseconds: least sample of the current block of 8 (the price where laws are off)
+    double anchor = 0.0;     // microseconds: price without a law; least of the block before
+    double clock_then = 1.0; // drift clock when last measured
+    Level level;
+    ContextLaw law;
+    SampleBank bank;
+
+    // Returns measured / law from before this sample trains the law, or 0 while there is no law.
+    double record(uint32_t context, const ContextBasis & basis, double time, double clock) noexcept;
+
+    template <class A> void fields(A & a) { a(count, lowest, anchor, clock_then, level, law, bank); }
+};
+
+struct WidthClass {
+    int32_t low = 0;          // rows: narrowest width of the interval
+    int32_t high = 0;         // rows: the width that is measured, priced and offered
+    uint32_t shortfalls = 0;  // measurement rounds whose tree came out short
+    uint32_t unreachable = 0; // 1 = never asked for again
+    Timed timed;
+
+    template <class A> void fields(A & a) { a(low, high, shortfalls, unreachable, timed); }
+};
+
+// The priced widths of one round, ascending in rows and strictly ascending in price except for equal prices.
+struct Offer {
+    int32_t count = 0;
+    int32_t rows[kMaxWidths];
+    double price[kMaxWidths]; // microseconds
+    double draft = 0.0;       // microseconds: D, the drafter's forward and the tree build
+    bool draft_known = false; // D has been measured often enough to be priced
+};
+
+class WidthTable {
+  public:
+    // `max_rows` in [1, 64]; `use_law` = false prices a width by its lowest time (ablation).
+    void reset(int32_t max_rows, bool use_law) noexcept;
+
+    // Prices every width at this context and keeps those worth offering: a width dearer than a wider one is dropped.
+    // Widths above `max_rows` are left out. O(widths).
+    void offer(uint32_t context, int32_t max_rows, Offer & out) noexcept;
+
+    // The narrowest width that still wants measuring, or 0.
+    int32_t unmeasured(int32_t max_rows) const noexcept;
+    bool measured(int32_t rows) const noexcept; // `rows` is a class top with kMeasurements samples
+
+    // Cheapest price of a measured width of at least `rows`, from the last offer(); infinite where there is none.
+    double price_at_least(int32_t rows) const noexcept;
+    double price_of(int32_t rows) const noexcept; // of a class top, from the last offer()
+
+    // All class tops, ascending, with their price from the last offer(); infinite while unmeasured. Returns how many.
+    int32_t tops(int32_t * rows, double * price) const noexcept;
+
+    // A verify of exactly `rows` rows took `time` microseconds. Dropped unless `rows` is a class top.
+    void record_verify(int32_t rows, uint32_t context, double time) noexcept;
+    void record_draft(uint32_t context, double time) noexcept;
+    // Once a round, after its records: the drift clock takes the ratio of whatever ran.
+    void tick() noexcept;
+
+    // A measurement round asked for `asked` rows and its tree has `built` < asked: for the widest class that is its
+    // reach; any other class is given up after kShortfalls.
+    void came_out_short(int32_t asked, int32_t built) noexcept;
+
+    // Splits the class (a, b] around `at`, a < at < b. False when the table is full or `at` is a class top.
+    bool split(int32_t at) noexcept;
+
+    // Judges a refit of every law; at the end of a request.
+    void refit_all() noexcept;
+
+    int32_t size() const noexcept { return count_; }
+    const WidthClass & at(int32_t i) const noexcept { return storage_[order_[i]]; } // ascending
+    double clock() const noexcept { return clock_; }
+    const Timed & draft() const noexcept { return draft_; }
+
+    template <class A> void fields(A & a) {
+        a(count_, order_, draft_, recent_);
+        for (int32_t i = 0; i < count_ && i < kMaxWidths; ++i) {
+            a(storage_[i]);
+        }
+    }
+    void restored() noexcept; // call after reading fields
+    bool consistent(int32_t max_rows) const noexcept;
+
+  private:
+    void sync(int32_t position) noexcept;
+    void index_rows() noexcept;
+
+    bool use_law_ = true;
+    int32_t count_ = 0;
+    uint8_t order_[kMaxWidths] = {};     // storage index by ascending width; storage never moves
+    int8_t position_[kMaxRows + 1] = {}; // position by class top, -1 elsewhere
+    WidthClass storage_[kMaxWidths];
+    Timed draft_;
+    Level recent_;             // the drift clock's window
+    double clock_ = 1.0;       // drift of the machine against its laws, [0.5, 2]
+    double round_ratio_ = 0.0; // this round's ratio for the clock, 0 = none
+    bool round_drafted_ = false;
+    int32_t round_position_ = -1; // class that ran this round
+    WidthLanes lanes_;
+    ContextBasis basis_{0}; // of basis_context_
+    uint32_t basis_context_ = 0;
+    const ContextBasis & basis(uint32_t context) noexcept;
+};
+
+} // namespace adaspark::core

@@ -1,0 +1,261 @@
+"""csrc/core/context_law, sample_bank and width_table: section 3.2."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from core.oracle import Law, refit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adaspark import _core
+
+SAMPLES = st.lists(st.tuples(st.integers(1, 40000), st.floats(500.0, 90000.0)), min_size=3, max_size=120)
+
+
+def assert_same_law(core: _core.CostLaw, plain: Law) -> None:
+    assert core.scale == pytest.approx(plain.scale, rel=1e-12)
+    assert core.floor == pytest.approx(plain.floor, rel=1e-12)
+    np.testing.assert_allclose(core.weights, plain.weights, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(core.squared_gradients, [c.n for c in plain.coordinates], rtol=1e-10)
+    for context in (0, 100, 1000, 9000, 60000):
+        assert core.price(context) == pytest.approx(plain.price(context), rel=1e-9)
+
+
+@given(SAMPLES)
+def test_online_law_matches_the_plain_one(samples):
+    core, plain = _core.CostLaw(), Law()
+    for c, t in samples:
+        core.add(c, t)
+        plain.add(c, t)
+    assert_same_law(core, plain)
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(50, 12000), st.floats(0.9, 1.4)), min_size=4, max_size=60),
+    st.floats(5000, 50000),
+    st.floats(0, 2),
+)
+def test_refit_matches_the_plain_one(points, base, slope):
+    core, plain = _core.CostLaw(), Law()
+    banked = []
+    for c, noise in points:
+        t = float(np.float32(base * (1 + slope * c / 8192) * noise))
+        core.add(c, t)
+        plain.add(c, t)
+        banked.append((c, t))
+    after = refit(plain, banked)
+    assert core.refit() == (after is not plain)
+    assert_same_law(core, after)
+
+
+def test_law_starts_at_its_scale_and_never_falls_with_context():
+    law = _core.CostLaw()
+    for t in (1000.0, 1100.0, 1050.0):
+        law.add(2000, t)
+    assert law.price(2000) == pytest.approx(1000.0, rel=0.05)
+    prices = [law.price(c) for c in range(0, 60000, 500)]
+    assert all(a <= b + 1e-9 for a, b in itertools.pairwise(prices))
+
+
+def test_a_sparse_bank_prices_long_contexts_after_a_refit():
+    # A width measured at three contexts only: the online slope hardly moves, the refit finds it.
+    law = _core.CostLaw()
+    for c, t in [
+        (451, 24.2),
+        (453, 25.4),
+        (456, 24.5),
+        (1600, 25.9),
+        (1602, 26.1),
+        (8400, 34.2),
+        (8421, 34.6),
+        (8444, 34.4),
+    ]:
+        law.add(c, 1000 * t)
+    assert law.price(8444) < 28_000
+    assert law.refit()
+    assert law.price(8444) == pytest.approx(34_200, abs=1500)
+    assert law.price(451) == pytest.approx(24_200, abs=1000)
+
+
+def test_bursts_do_not_enter_the_price():
+    # Proposition 3: with a quarter of the rounds free of interference the 0.15-quantile is the machine's own time.
+    rng = np.random.default_rng(3)
+    law = _core.CostLaw()
+    for _ in range(3000):
+        late = 0.0 if rng.random() < 0.25 else rng.exponential(0.5)
+        law.add(500, 10_000 * (1 + late))
+    assert law.price(500) == pytest.approx(10_000, rel=0.03)
+
+
+def measured(table: _core.WidthTable, times: dict[int, float], context: int = 1000) -> None:
+    for rows, t in times.items():
+        table.split(rows)
+        for _ in range(3):
+            table.record(rows, context, t)
+
+
+def test_envelope_drops_a_width_dearer_than_a_wider_one():
+    table = _core.WidthTable(64)
+    measured(table, {8: 29e3, 16: 33e3, 32: 79e3, 64: 67e3})
+    rows, prices, _ = table.offer(1000)
+    assert rows.tolist() == [8, 16, 64]
+    assert prices.tolist() == pytest.approx([29e3, 33e3, 67e3], rel=0.02)
+    assert table.price_at_least(24) == pytest.approx(67e3, rel=0.02)
+
+
+@given(
+    st.dictionaries(st.integers(1, 64), st.floats(1e3, 1e5), min_size=1, max_size=12),
+    st.lists(st.floats(0, 1), min_size=63, max_size=63),
+    st.floats(0.25, 4),
+    st.floats(0.25, 4),
+    st.floats(1e-6, 1e-3),
+)
+def test_proposition_2_a_class_top_maximises_the_value(price, q, gain_draft, gain_text, rate):
+    # T constant on each class and sums that do not fall with n: no width inside a class beats the best top.
+    tops = sorted(price)
+    split = np.array(q) < 0.5
+    draft = np.concatenate([[0.0], np.cumsum(np.where(split, q, 0.0))])
+    text = np.concatenate([[0.0], np.cumsum(np.where(split, 0.0, q))])
+    gains = (gain_draft, gain_text, gain_draft, gain_text)
+
+    def value(n: int) -> float:
+        top = next(t for t in tops if t >= n)
+        cost = min(price[t] for t in tops if t >= top)  # the cheapest class that holds n rows
+        d, t = draft[n - 1] - draft[7], text[n - 1] - text[7]
+        return 1 + draft[7] + text[7] + gain_draft * d + gain_text * t - rate * cost
+
+    best = max(value(n) for n in range(1, tops[-1] + 1))
+    offered = [t for t in tops if price[t] <= min(price[u] for u in tops if u >= t)]
+    _, _, got = _core.choose_width(
+        np.array(offered, np.int32),
+        np.array([price[t] for t in offered]),
+        np.array([draft[t - 1] for t in offered]),
+        np.array([text[t - 1] for t in offered]),
+        draft[7],
+        text[7],
+        rate,
+        0.0,
+        gains=gains,
+    )
+    assert got == pytest.approx(best, abs=1e-9)
+
+
+def steady(table: _core.WidthTable, rounds: int, rows: int, verify: float, draft: float) -> None:
+    for _ in range(rounds):
+        table.record(rows, 1000, verify, draft)
+
+
+def test_a_slower_drafter_reprices_widths_that_did_not_run():
+    table = _core.WidthTable(64)
+    for rows, t in {2: 20e3, 4: 22e3, 8: 25e3}.items():
+        steady(table, 8, rows, t, 8e3)
+    before = dict(zip(*(x.tolist() for x in table.offer(1000)[:2]), strict=True))
+    steady(table, 8, 4, 33e3, 12e3)
+    after = dict(zip(*(x.tolist() for x in table.offer(1000)[:2]), strict=True))
+    for rows in (2, 8):
+        assert after[rows] / before[rows] == pytest.approx(1.5, rel=0.05)
+    steady(table, 8, 4, 22e3, 800e3)
+    assert table.clock == pytest.approx(2.0)
+
+
+def test_the_clock_runs_without_the_drafter():
+    table = _core.WidthTable(64)
+    for rows, t in {1: 10e3, 2: 20e3, 4: 22e3}.items():
+        steady(table, 8, rows, t, 8e3)
+    before = table.offer(1000)
+    for _ in range(8):
+        table.record(1, 1000, 15e3)  # plain rounds only, on a machine that has become half as slow again
+    after = table.offer(1000)
+    assert (after[1] / before[1]).tolist() == pytest.approx([1.5] * 3, rel=0.05)
+    assert after[2] / before[2] == pytest.approx(1.5, rel=0.05)  # the drafter's price follows too
+
+
+def test_a_slowdown_that_the_clock_s_own_law_has_learned_still_reprices_the_others():
+    table = _core.WidthTable(64)
+    for rows, t in {2: 20e3, 4: 22e3, 8: 25e3}.items():
+        steady(table, 20, rows, t, 8e3)
+    table.refit()
+    before = dict(zip(*(x.tolist() for x in table.offer(1000)[:2]), strict=True))
+    for _ in range(3):  # requests at 4 rows on a machine half as slow again; each ends in a refit
+        steady(table, 60, 4, 33e3, 12e3)
+        table.refit()
+    after = dict(zip(*(x.tolist() for x in table.offer(1000)[:2]), strict=True))
+    for rows in (2, 4, 8):
+        assert after[rows] / before[rows] == pytest.approx(1.5, rel=0.1)
+
+
+def test_a_level_forgets_a_burst_within_eight_runs():
+    table = _core.WidthTable(64)
+    steady(table, 12, 1, 10e3, 0)
+    steady(table, 8, 1, 14e3, 0)
+    assert table.offer(1000)[1][0] > 13e3
+    steady(table, 1, 1, 10e3, 0)
+    assert table.offer(1000)[1][0] < 10.5e3
+
+
+def test_only_class_tops_teach():
+    table = _core.WidthTable(64)
+    table.record(7, 100, 10e3)
+    assert all(samples == 0 for _, _, samples, _ in table.classes)
+
+
+def test_reach_and_shortfalls():
+    table = _core.WidthTable(64)
+    table.came_out_short(64, 57)
+    assert table.classes[-1][:2] == (33, 57)
+    for _ in range(3):
+        table.came_out_short(16, 12)
+    assert [c[1] for c in table.classes if c[3]] == [16]
+    narrow = _core.WidthTable(64)
+    narrow.came_out_short(64, 20)  # nothing of the class can be built: the class goes
+    assert [c[1] for c in narrow.classes] == [1, 2, 4, 8, 16, 32]
+
+
+@given(st.lists(st.integers(1, 64), max_size=40))
+def test_splits_keep_the_classes_a_partition(splits):
+    table = _core.WidthTable(64)
+    for s in splits:
+        tops = [c[1] for c in table.classes]
+        assert table.split(s) == (s not in tops and len(tops) < 24)
+    classes = table.classes
+    assert classes[0][0] == 1
+    assert classes[-1][1] == 64
+    assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(classes))
+    assert len(classes) <= 24
+
+
+def split_from(tops: list[int], time: dict[int, float], tokens: list[float], held: int) -> int:
+    price = np.array([time.get(t, math.inf) for t in tops])
+    best = max(tokens[t] / time[t] for t in tops if t in time)
+    return _core.split_point(np.array(tops, np.int32), price, np.array(tokens), held, best, 0.0)
+
+
+def test_splits_go_to_the_nearest_width_that_could_win():
+    # 10 + w ms, half a token a row, held at 8, nothing narrower measured. Each is measured before the next.
+    tops = [1, 2, 4, 8, 16, 32, 64]
+    tokens = [1 + 0.5 * max(n - 1, 0) for n in range(65)]
+    time = {t: 10.0 + t for t in range(1, 65)}
+    rate = tokens[8] / time[8]
+    got = []
+    for _ in range(3):
+        price = np.array([time[t] if t >= 8 else math.inf for t in tops])
+        at = _core.split_point(np.array(tops, np.int32), price, np.array(tokens), 8, rate, 0.0)
+        got.append(at)
+        tops = sorted([*tops, at])
+    assert got == [9, 12, 10]
+
+
+def test_a_steep_step_is_split_at_the_held_width_and_a_saturated_one_not_at_all():
+    flat = {1: 30.0, 2: 30.0, 4: 30.0, 8: 30.0, 16: 46.0, 32: 60.0, 64: 90.0}
+    saturated = [min(1 + 0.5 * max(n - 1, 0), 4.0) for n in range(65)]
+    assert split_from([1, 2, 4, 8, 16, 32, 64], flat, saturated, 8) == 0
+    step = {8: 25.0, 16: 25.0, 32: 45.0}
+    tokens = [1 + 0.15 * max(n - 1, 0) for n in range(65)]
+    assert split_from([8, 16, 32], step, tokens, 16) == 17
+    step[17] = 45.0
+    assert split_from([8, 16, 17, 32], step, tokens, 16) == 0
