@@ -25,10 +25,10 @@ Drafter::Drafter(const std::string & path, Target & target, const DrafterOptions
     n_ctx_ = (options.n_ctx > 0 ? std::min(options.n_ctx, target.n_ctx()) : target.n_ctx()) + info_.block_size;
     const bool own = target.backend().context() == nullptr;
     n_batch_ = std::min(own ? graph::kMaxRows : 256, n_ctx_);
-    const DraftBackendOptions backend = {n_ctx_, n_batch_,
-                                         options.n_threads > 0 ? options.n_threads : target.n_threads(),
-                                         options.n_gpu_layers};
-    backend_ = own ? own_draft(path, target, info_, backend, progress) : llama_draft(path, target, info_, backend, progress);
+    const DraftBackendOptions backend = {
+        n_ctx_, n_batch_, options.n_threads > 0 ? options.n_threads : target.n_threads(), options.n_gpu_layers};
+    backend_ =
+        own ? own_draft(path, target, info_, backend, progress) : llama_draft(path, target, info_, backend, progress);
     for (const int32_t layer : info_.target_layers) {
         target.tap(layer);
     }

@@ -122,8 +122,8 @@ class LlamaDraft final : public DraftBackend {
             throw;
         }
         if (status != 0) {
-            throw BackendError(path_ + ": llama.cpp could not run " + what + " (status " + std::to_string(status) + ": " +
-                               AbortGuard::errors() + ")");
+            throw BackendError(path_ + ": llama.cpp could not run " + what + " (status " + std::to_string(status) +
+                               ": " + AbortGuard::errors() + ")");
         }
     }
 
@@ -139,7 +139,8 @@ class LlamaDraft final : public DraftBackend {
         block.values.resize(block.ids.size());
         block.confidence.resize(static_cast<std::size_t>(n_draft));
         for (int32_t i = 0; i < n_draft; ++i) {
-            const auto row = static_cast<std::size_t>(rows - n_draft + i); // skips the slot of an anchor that proposes nothing
+            const auto row =
+                static_cast<std::size_t>(rows - n_draft + i); // skips the slot of an anchor that proposes nothing
             // A padded drafter vocabulary may be longer than the target's: ids the target lacks are never proposed.
             const std::span<const float> values(logits + row * n_model, std::min(n_model, n_vocab));
             const auto at = static_cast<std::size_t>(i * kTopK);

@@ -23,6 +23,12 @@ class OwnDraft final : public DraftBackend {
         if (why.empty() && !spec_.output && !spec_.embedding && target_.weights().output.n != spec_.draft.w2.n) {
             why = "no head of its own for " + std::to_string(spec_.draft.w2.n) + " draft tokens";
         }
+        for (const graph::TensorRef * table : {&spec_.draft.w1, &spec_.embedding}) { // looked up by the target's ids
+            if (why.empty() && *table && table->n < target.n_vocab()) {
+                why = "'" + table->name + "' has " + std::to_string(table->n) + " tokens, the target " +
+                      std::to_string(target.n_vocab());
+            }
+        }
         if (why.empty() && spec_.draft.fc.k != static_cast<int64_t>(info.target_layers.size()) * target.n_embd()) {
             why = "the shape of 'fc.weight'";
         }
@@ -39,8 +45,8 @@ class OwnDraft final : public DraftBackend {
                 d2t.push_back(static_cast<int32_t>(id)); // drafter_check has seen that they are ids of the target
             }
         }
-        markov_ = std::make_unique<graph::MarkovChain>(weights_->draft, target_.workers(), std::move(d2t), target.n_vocab(),
-                                                       spec_.n_embd);
+        markov_ = std::make_unique<graph::MarkovChain>(weights_->draft, target_.workers(), std::move(d2t),
+                                                       target.n_vocab(), spec_.n_embd);
         fused_.resize(static_cast<std::size_t>(graph::kMaxRows) * static_cast<std::size_t>(spec_.n_embd));
     }
 

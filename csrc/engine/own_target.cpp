@@ -110,7 +110,8 @@ void OwnTarget::tap(int32_t layer) {
 }
 
 const float * OwnTarget::tapped(int32_t layer) const {
-    return std::find(taps_.begin(), taps_.end(), layer) == taps_.end() ? nullptr : forward_->tap(static_cast<std::size_t>(layer));
+    return std::find(taps_.begin(), taps_.end(), layer) == taps_.end() ? nullptr
+                                                                       : forward_->tap(static_cast<std::size_t>(layer));
 }
 
 std::string own_target_refusal(const GgufFile & file, const TargetOptions & options, graph::ModelSpec & spec) {

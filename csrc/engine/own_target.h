@@ -12,7 +12,8 @@ namespace adaspark {
 
 class OwnTarget final : public TargetBackend {
   public:
-    OwnTarget(const GgufFile & file, graph::ModelSpec spec, const TargetOptions & options, const LoadProgress & progress);
+    OwnTarget(const GgufFile & file, graph::ModelSpec spec, const TargetOptions & options,
+              const LoadProgress & progress);
     ~OwnTarget() override;
     OwnTarget(const OwnTarget &) = delete;
     OwnTarget & operator=(const OwnTarget &) = delete;

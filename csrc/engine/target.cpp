@@ -102,8 +102,9 @@ bool Target::rollback(int32_t n_past) {
 void Target::check_tree(std::span<const int32_t> tokens, std::span<const int32_t> parents) const {
     const auto n = static_cast<int32_t>(tokens.size());
     if (n == 0 || n > shape_.max_rows || parents.size() != tokens.size()) {
-        throw std::invalid_argument("a verify takes 1 to " + std::to_string(shape_.max_rows) + " rows with one parent each, got " +
-                                    std::to_string(n) + " rows and " + std::to_string(parents.size()) + " parents");
+        throw std::invalid_argument("a verify takes 1 to " + std::to_string(shape_.max_rows) +
+                                    " rows with one parent each, got " + std::to_string(n) + " rows and " +
+                                    std::to_string(parents.size()) + " parents");
     }
     for (int32_t i = 0; i < n; ++i) {
         const int32_t p = parents[static_cast<std::size_t>(i)];
@@ -125,12 +126,13 @@ void Target::check_tree(std::span<const int32_t> tokens, std::span<const int32_t
             throw std::invalid_argument("row " + std::to_string(i) + " is not in depth-first order");
         }
         if (!shape_.tree && p != i - 1) {
-            throw std::invalid_argument("a " + architecture_ + " target verifies chains only, row " + std::to_string(i) +
-                                        " branches");
+            throw std::invalid_argument("a " + architecture_ + " target verifies chains only, row " +
+                                        std::to_string(i) + " branches");
         }
     }
     if (!shape_.tree && n - 1 > shape_.max_chain) {
-        throw std::invalid_argument("this target verifies chains of at most " + std::to_string(shape_.max_chain) + " drafts");
+        throw std::invalid_argument("this target verifies chains of at most " + std::to_string(shape_.max_chain) +
+                                    " drafts");
     }
     if (n_past_ + n > shape_.n_ctx) {
         throw ContextFullError("a verify of " + std::to_string(n) + " rows after " + std::to_string(n_past_) +

@@ -56,21 +56,21 @@ class Target {
     const std::string & path() const { return path_; }
     const std::string & architecture() const { return architecture_; }
     std::string description() const;
-    std::string kernels() const;                              // "own/<instruction set>", "ggml" or "llama"
+    std::string kernels() const;                                           // "own/<instruction set>", "ggml" or "llama"
     const std::string & kernels_reason() const { return kernels_reason_; } // why "auto" took "llama"; else empty
-    int32_t n_ctx() const { return shape_.n_ctx; }            // tokens
-    int32_t n_vocab() const { return n_vocab_; }              // tokens
-    int32_t n_embd() const { return shape_.n_embd; }          // hidden width
-    int32_t n_layer() const { return shape_.n_layer; }        // blocks
+    int32_t n_ctx() const { return shape_.n_ctx; }                         // tokens
+    int32_t n_vocab() const { return n_vocab_; }                           // tokens
+    int32_t n_embd() const { return shape_.n_embd; }                       // hidden width
+    int32_t n_layer() const { return shape_.n_layer; }                     // blocks
     int32_t n_threads() const { return shape_.n_threads; }
-    int32_t max_rows() const { return shape_.max_rows; }      // widest verify
-    bool supports_tree() const { return shape_.tree; }        // false: recurrent state, chains only
-    int32_t max_chain() const { return shape_.max_chain; }    // drafts a chain may hold; 0 = plain decoding only
+    int32_t max_rows() const { return shape_.max_rows; }   // widest verify
+    bool supports_tree() const { return shape_.tree; }     // false: recurrent state, chains only
+    int32_t max_chain() const { return shape_.max_chain; } // drafts a chain may hold; 0 = plain decoding only
     const llama_vocab * vocab() const { return vocab_; }
     llama_model * model() const;
-    TargetBackend & backend() const { return *backend_; }     // for a drafter on the same weights and threads
+    TargetBackend & backend() const { return *backend_; } // for a drafter on the same weights and threads
 
-    int32_t n_past() const { return n_past_; } // committed tokens in the cache
+    int32_t n_past() const { return n_past_; }                  // committed tokens in the cache
     std::span<const int32_t> tokens() const { return tokens_; } // those tokens
     // Cells in use, by the backend's own count. Equals n_past() between rounds; for tests, it walks the whole cache.
     int32_t n_kv_cells();

@@ -18,10 +18,10 @@ struct TargetOptions;
 using LoadProgress = std::function<bool(float)>;
 
 struct BackendShape {
-    int32_t n_ctx = 0;     // tokens
-    int32_t n_batch = 0;   // tokens of one prefill()
-    int32_t n_embd = 0;    // hidden width
-    int32_t n_layer = 0;   // blocks
+    int32_t n_ctx = 0;   // tokens
+    int32_t n_batch = 0; // tokens of one prefill()
+    int32_t n_embd = 0;  // hidden width
+    int32_t n_layer = 0; // blocks
     int32_t n_threads = 0;
     int32_t max_rows = 0;  // widest verify
     int32_t max_chain = 0; // drafts of a chain

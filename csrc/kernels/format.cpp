@@ -86,7 +86,8 @@ void pack_panel(Format format, int32_t k, const uint8_t * columns, int32_t count
         uint8_t * out = panel + static_cast<std::size_t>(b) * layout.packed;
         uint8_t * codes_out = out + (format == Format::q4_1 ? 32 : 16);
         for (int32_t c = 0; c < count; ++c) {
-            const uint8_t * block = columns + static_cast<std::size_t>(c) * stride + static_cast<std::size_t>(b) * layout.bytes;
+            const uint8_t * block =
+                columns + static_cast<std::size_t>(c) * stride + static_cast<std::size_t>(b) * layout.bytes;
             const uint8_t * codes = block + layout.codes;
             std::memcpy(out + 2 * c, block, 2);
             if (format == Format::q4_1) {
@@ -126,7 +127,8 @@ void unpack_column(Format format, int32_t k, const uint8_t * packed, int32_t col
             }
             const uint8_t byte = codes[i / 8 * 32 + c * 4 + i % 4];
             const int32_t code = i % 8 < 4 ? byte & 15 : byte >> 4;
-            out[b * kBlock + i] = format == Format::q4_0 ? d * static_cast<float>(code - 8) : d * static_cast<float>(code) + m;
+            out[b * kBlock + i] =
+                format == Format::q4_0 ? d * static_cast<float>(code - 8) : d * static_cast<float>(code) + m;
         }
     }
 }

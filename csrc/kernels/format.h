@@ -1,12 +1,14 @@
 // Weight formats our kernels multiply, and their packed layout: panels of 8 columns, read once from front to back.
 //
-// A weight matrix has `n` columns (outputs) of `k` values (inputs). Panel p holds columns 8p .. 8p+7; a last panel that is
-// not full is filled with zeros. Packing keeps the exact value of every weight. Inside a panel:
+// A weight matrix has `n` columns (outputs) of `k` values (inputs). Panel p holds columns 8p .. 8p+7; a last panel that
+// is not full is filled with zeros. Packing keeps the exact value of every weight. Inside a panel:
 //   f32, f16, bf16  for each input: 8 values, one a column
-//   q4_0            for each 32 inputs: 8 f16 scales, then 4 x 32 bytes; byte 4c + j of vector v holds inputs 8v + j (low
+//   q4_0            for each 32 inputs: 8 f16 scales, then 4 x 32 bytes; byte 4c + j of vector v holds inputs 8v + j
+//   (low
 //                   nibble) and 8v + 4 + j (high nibble) of column c
 //   q4_1            the same with 8 f16 minimums behind the scales
-//   q8_0            for each 32 inputs: 8 f16 scales, then 8 x 32 bytes; byte 4c + j of vector v is input 4v + j of column c
+//   q8_0            for each 32 inputs: 8 f16 scales, then 8 x 32 bytes; byte 4c + j of vector v is input 4v + j of
+//   column c
 #pragma once
 
 #include <cstddef>

@@ -10,104 +10,111 @@ namespace adaspark::kernels::ADASPARK_SIMD {
 
 // ---- matrix products -----------------------------------------------------------------------------------------------
 
-constexpr int32_t kRows = 8; // rows that share one pass over a panel
+constexpr int32_t kRows = 4; // rows, and panels, that are multiplied together: what the registers hold
+constexpr int32_t kPanels = 2;
 
-// One panel times RB rows. Each output is one chain of fused multiply-adds over ascending inputs (F32 activations) or
-// ascending blocks of 32 (int8 activations).
-template <Format F, int RB> ADASPARK_INLINE void panel_rows(const Gemm & g, const uint8_t * w, int32_t row, F8 (&acc)[RB]) {
-    each<RB>([&](auto r) { acc[r] = zero(); });
+// PB panels (`stride` bytes apart) times RB rows; acc[PB * r + p]. Each output is one chain of fused multiply-adds over
+// ascending inputs (F32 activations) or ascending blocks of 32 (int8 activations).
+template <Format F, int RB, int PB>
+ADASPARK_INLINE void panel_rows(const Gemm & g, const uint8_t * w, std::size_t stride, int32_t row,
+                                F8 (&acc)[RB * PB]) {
+    each<RB * PB>([&](auto i) { acc[i] = zero(); });
     if constexpr (!is_quantized(F)) {
         const float * x[RB];
         each<RB>([&](auto r) { x[r] = g.a.x + static_cast<int64_t>(row + r) * g.k; });
         for (int32_t i = 0; i < g.k; ++i) {
-            F8 values;
-            if constexpr (F == Format::f32) {
-                values = load(reinterpret_cast<const float *>(w) + 8 * i);
-            } else if constexpr (F == Format::f16) {
-                values = load_half(w + 16 * i);
-            } else {
-                values = load_bf16(w + 16 * i);
-            }
-            each<RB>([&](auto r) { acc[r] = fma(values, set1(x[r][i]), acc[r]); });
+            F8 values[PB];
+            each<PB>([&](auto p) {
+                if constexpr (F == Format::f32) {
+                    values[p] = load(reinterpret_cast<const float *>(w + p * stride) + 8 * i);
+                } else if constexpr (F == Format::f16) {
+                    values[p] = load_half(w + p * stride + 16 * i);
+                } else {
+                    values[p] = load_bf16(w + p * stride + 16 * i);
+                }
+            });
+            each<RB>([&](auto r) {
+                const F8 input = set1(x[r][i]);
+                each<PB>([&](auto p) { acc[PB * r + p] = fma(values[p], input, acc[PB * r + p]); });
+            });
         }
     } else {
-        constexpr int kCodes = F == Format::q4_1 ? 32 : 16;               // bytes of scales before the codes
+        constexpr int kCodes = F == Format::q4_1 ? 32 : 16;              // bytes of scales before the codes
         constexpr int kBytes = kCodes + (F == Format::q8_0 ? 256 : 128); // a block of 8 columns
         const int32_t blocks = g.k / kBlock;
-        const int8_t * q[RB];
-        each<RB>([&](auto r) { q[r] = g.a.q + static_cast<int64_t>(row + r) * g.k; });
         for (int32_t b = 0; b < blocks; ++b) {
-            I8 s[RB];
+            const int64_t at = static_cast<int64_t>(b) * g.a.rows + row;
+            I8 s[RB * PB];
             if constexpr (F == Format::q8_0) {
-                dot_q8<RB>(w + kCodes, q, s);
+                dot_q8<RB, PB>(w + kCodes, stride, g.a.q + at * kBlock, s);
             } else {
-                dot_q4<RB>(w + kCodes, q, s);
+                dot_q4<RB, PB>(w + kCodes, stride, g.a.q + at * kBlock, s);
             }
-            const F8 d = load_half(w);
-            each<RB>([&](auto r) {
-                const int64_t at = static_cast<int64_t>(row + r) * blocks + b;
-                if constexpr (F == Format::q4_0) {
-                    s[r] = sub1(s[r], g.a.sum8[at]);
-                }
-                acc[r] = fma(to_float(s[r]), mul(d, set1(g.a.d[at])), acc[r]);
-                if constexpr (F == Format::q4_1) {
-                    acc[r] = fma(load_half(w + 16), set1(g.a.dsum[at]), acc[r]);
-                }
-                q[r] += kBlock;
+            each<PB>([&](auto p) {
+                const F8 d = load_half(w + p * stride);
+                each<RB>([&](auto r) {
+                    constexpr int kAt = PB * r + p;
+                    if constexpr (F == Format::q4_0) {
+                        s[kAt] = sub1(s[kAt], g.a.sum8[at + r]);
+                    }
+                    acc[kAt] = fma(to_float(s[kAt]), mul(d, set1(g.a.d[at + r])), acc[kAt]);
+                    if constexpr (F == Format::q4_1) {
+                        acc[kAt] = fma(load_half(w + p * stride + 16), set1(g.a.dsum[at + r]), acc[kAt]);
+                    }
+                });
             });
             w += kBytes;
         }
     }
 }
 
-template <Format F, int RB> void panel_store(const Gemm & g, const uint8_t * w, int32_t panel, int32_t row) {
-    F8 acc[RB];
-    panel_rows<F, RB>(g, w, row, acc);
+template <Format F, int RB, int PB>
+void panel_store(const Gemm & g, const uint8_t * w, std::size_t stride, int32_t panel, int32_t row) {
+    F8 acc[RB * PB];
+    panel_rows<F, RB, PB>(g, w, stride, row, acc);
     each<RB>([&](auto r) {
-        float * out = g.out + (row + r) * g.ldo + static_cast<int64_t>(panel - g.panel_begin) * kColumns;
-        F8 y = acc[r];
-        if (g.bias != nullptr) {
-            y = add(y, load(g.bias + static_cast<int64_t>(panel) * kColumns));
-        }
-        store(out, g.add ? add(load(out), y) : y);
+        each<PB>([&](auto p) {
+            float * out = g.out + (row + r) * g.ldo + static_cast<int64_t>(panel + p - g.panel_begin) * kColumns;
+            F8 y = acc[PB * r + p];
+            if (g.bias != nullptr) {
+                y = add(y, load(g.bias + static_cast<int64_t>(panel + p) * kColumns));
+            }
+            store(out, g.add ? add(load(out), y) : y);
+        });
     });
 }
 
-template <Format F> void gemm_format(const Gemm & g) {
-    const std::size_t bytes = panel_bytes(F, g.k);
+template <Format F, int PB> void panel_all_rows(const Gemm & g, std::size_t stride, int32_t panel) {
+    const uint8_t * w = g.w + static_cast<std::size_t>(panel) * stride;
     const int32_t groups = (g.rows + kRows - 1) / kRows;
-    for (int32_t p = g.panel_begin; p < g.panel_end; ++p) {
-        const uint8_t * w = g.w + static_cast<std::size_t>(p) * bytes;
-        for (int32_t i = 0, row = 0; i < groups; ++i) {
-            const int32_t n = (g.rows - row + groups - i - 1) / (groups - i); // groups of about equal size
-            switch (n) {
-            case 1:
-                panel_store<F, 1>(g, w, p, row);
-                break;
-            case 2:
-                panel_store<F, 2>(g, w, p, row);
-                break;
-            case 3:
-                panel_store<F, 3>(g, w, p, row);
-                break;
-            case 4:
-                panel_store<F, 4>(g, w, p, row);
-                break;
-            case 5:
-                panel_store<F, 5>(g, w, p, row);
-                break;
-            case 6:
-                panel_store<F, 6>(g, w, p, row);
-                break;
-            case 7:
-                panel_store<F, 7>(g, w, p, row);
-                break;
-            default:
-                panel_store<F, 8>(g, w, p, row);
-                break;
-            }
-            row += n;
+    for (int32_t i = 0, row = 0; i < groups; ++i) {
+        const int32_t n = (g.rows - row + groups - i - 1) / (groups - i); // groups of about equal size
+        switch (n) {
+        case 1:
+            panel_store<F, 1, PB>(g, w, stride, panel, row);
+            break;
+        case 2:
+            panel_store<F, 2, PB>(g, w, stride, panel, row);
+            break;
+        case 3:
+            panel_store<F, 3, PB>(g, w, stride, panel, row);
+            break;
+        default:
+            panel_store<F, 4, PB>(g, w, stride, panel, row);
+            break;
         }
+        row += n;
+    }
+}
+
+template <Format F> void gemm_format(const Gemm & g) {
+    const std::size_t stride = panel_bytes(F, g.k);
+    int32_t p = g.panel_begin;
+    for (; p + kPanels <= g.panel_end; p += kPanels) {
+        panel_all_rows<F, kPanels>(g, stride, p);
+    }
+    if (p < g.panel_end) {
+        panel_all_rows<F, 1>(g, stride, p);
     }
 }
 
@@ -143,7 +150,7 @@ void rms_norm(const float * x, const float * weight, int32_t n, float eps, float
     }
 }
 
-void quantize(const float * x, int32_t first, int32_t n, int32_t k, int32_t row, const Activations & a) {
+void quantize(const float * x, int32_t first, int32_t n, int32_t row, const Activations & a) {
     for (int32_t i = 0; i < n; i += kBlock) {
         const F8 v[4] = {load(x + i), load(x + i + 8), load(x + i + 16), load(x + i + 24)};
         const F8 all = add(add(v[0], v[1]), add(v[2], v[3]));
@@ -152,8 +159,8 @@ void quantize(const float * x, int32_t first, int32_t n, int32_t k, int32_t row,
         const F8 inverse = set1(largest > 0.0F ? 127.0F / largest : 0.0F);
         const I8 codes[4] = {round(mul(v[0], inverse)), round(mul(v[1], inverse)), round(mul(v[2], inverse)),
                              round(mul(v[3], inverse))};
-        const int64_t at = static_cast<int64_t>(row) * (k / kBlock) + (first + i) / kBlock;
-        const int32_t total = store_int8(a.q + static_cast<int64_t>(row) * k + first + i, codes);
+        const int64_t at = static_cast<int64_t>((first + i) / kBlock) * a.rows + row;
+        const int32_t total = store_int8(a.q + at * kBlock, codes);
         a.d[at] = d;
         a.sum8[at] = 8 * total;
         a.dsum[at] = d * static_cast<float>(total);
@@ -243,12 +250,11 @@ inline void values(const Attend & t, const int32_t * slots, int32_t count, int32
             each<DB>([&](auto j) { acc[n * DB + j] = fma(v[j], weight, acc[n * DB + j]); });
         });
     }
-    each<NQ>([&](auto n) {
-        each<DB>([&](auto j) { store(t.out[query + n] + 8 + dim + 8 * j, acc[n * DB + j]); });
-    });
+    each<NQ>([&](auto n) { each<DB>([&](auto j) { store(t.out[query + n] + 8 + dim + 8 * j, acc[n * DB + j]); }); });
 }
 
-template <bool H, int NQ> inline void values_all(const Attend & t, const int32_t * slots, int32_t count, int32_t query) {
+template <bool H, int NQ>
+inline void values_all(const Attend & t, const int32_t * slots, int32_t count, int32_t query) {
     int32_t dim = 0;
     for (; dim + 16 <= t.head_dim; dim += 16) {
         values<H, NQ, 2>(t, slots, count, dim, query);

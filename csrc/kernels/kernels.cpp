@@ -24,7 +24,8 @@ bool has_avx_vnni() { // leaf 7, subleaf 1, EAX bit 4; older compilers know no n
 }
 
 bool has_avx512_vnni() {
-    return __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
+    return __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vnni");
 }
 #endif
 

@@ -124,26 +124,29 @@ inline int32_t store_int8(int8_t * p, const I8 (&a)[4]) {
     return total;
 }
 
-// s[r] = for 8 columns, the sum over 32 inputs of code (0..15) times a[r].
-template <int RB> inline void dot_q4(const uint8_t * w, const int8_t * const (&a)[RB], I8 (&s)[RB]) {
-    for (int r = 0; r < RB; ++r) {
-        s[r] = I8{};
-        for (int v = 0; v < 4; ++v) {
-            for (int at = 0; at < 32; ++at) {
-                const int i = 8 * v + at % 4;
-                s[r].v[at / 4] += (w[32 * v + at] & 15) * a[r][i] + (w[32 * v + at] >> 4) * a[r][i + 4];
-            }
+// s[PB * r + p] = for the 8 columns of panel p (`stride` bytes apart), the sum over 32 inputs of code (0..15) times row
+// r of a [RB][32].
+template <int RB, int PB>
+inline void dot_q4(const uint8_t * w, std::size_t stride, const int8_t * a, I8 (&s)[RB * PB]) {
+    for (int at = 0; at < RB * PB; ++at) {
+        const int8_t * row = a + 32 * (at / PB);
+        const uint8_t * codes = w + static_cast<std::size_t>(at % PB) * stride;
+        s[at] = I8{};
+        for (int j = 0; j < 128; ++j) {
+            const int i = j / 32 * 8 + j % 4;
+            s[at].v[j % 32 / 4] += (codes[j] & 15) * row[i] + (codes[j] >> 4) * row[i + 4];
         }
     }
 }
 // The same for int8 weights.
-template <int RB> inline void dot_q8(const uint8_t * w, const int8_t * const (&a)[RB], I8 (&s)[RB]) {
-    for (int r = 0; r < RB; ++r) {
-        s[r] = I8{};
-        for (int v = 0; v < 8; ++v) {
-            for (int at = 0; at < 32; ++at) {
-                s[r].v[at / 4] += static_cast<int8_t>(w[32 * v + at]) * a[r][4 * v + at % 4];
-            }
+template <int RB, int PB>
+inline void dot_q8(const uint8_t * w, std::size_t stride, const int8_t * a, I8 (&s)[RB * PB]) {
+    for (int at = 0; at < RB * PB; ++at) {
+        const int8_t * row = a + 32 * (at / PB);
+        const uint8_t * codes = w + static_cast<std::size_t>(at % PB) * stride;
+        s[at] = I8{};
+        for (int j = 0; j < 256; ++j) {
+            s[at].v[j % 32 / 4] += static_cast<int8_t>(codes[j]) * row[j / 32 * 4 + j % 4];
         }
     }
 }

@@ -1,6 +1,7 @@
 // 8 lanes of AVX2, FMA and F16C; with ADASPARK_VNNI (an intrinsic) dot products of four bytes are one instruction.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -21,9 +22,7 @@ inline F8 zero() { return {_mm256_setzero_ps()}; }
 inline F8 set1(float x) { return {_mm256_set1_ps(x)}; }
 inline F8 load(const float * p) { return {_mm256_loadu_ps(p)}; }
 inline void store(float * p, F8 a) { _mm256_storeu_ps(p, a.v); }
-inline F8 load_half(const void * p) {
-    return {_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i *>(p)))};
-}
+inline F8 load_half(const void * p) { return {_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i *>(p)))}; }
 inline F8 load_bf16(const void * p) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i *>(p)));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16))};
@@ -64,7 +63,8 @@ inline I8 sub1(I8 a, int32_t b) { return {_mm256_sub_epi32(a.v, _mm256_set1_epi3
 inline int32_t store_int8(int8_t * p, const I8 (&a)[4]) {
     const __m256i lo = _mm256_packs_epi32(a[0].v, a[1].v);
     const __m256i hi = _mm256_packs_epi32(a[2].v, a[3].v);
-    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    const __m256i bytes =
+        _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), bytes);
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
     const __m256i quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
@@ -79,45 +79,60 @@ inline __m256i broadcast4(const int8_t * p) {
     return _mm256_set1_epi32(x);
 }
 
-template <int RB> ADASPARK_INLINE void dot_q4(const uint8_t * w, const int8_t * const (&a)[RB], I8 (&s)[RB]) {
+template <int RB, int PB>
+ADASPARK_INLINE void dot_q4(const uint8_t * w, std::size_t stride, const int8_t * a, I8 (&s)[RB * PB]) {
     const __m256i low = _mm256_set1_epi8(15);
-    each<RB>([&](auto r) { s[r].v = _mm256_setzero_si256(); });
-    // Kept a loop: unrolled, the compiler reorders the sums until they no longer fit the registers.
+    each<RB * PB>([&](auto i) { s[i].v = _mm256_setzero_si256(); });
     ADASPARK_KEEP_LOOP
     for (int v = 0; v < 4; ++v) {
-        const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + 32 * v));
-        const __m256i lo = _mm256_and_si256(codes, low);
-        const __m256i hi = _mm256_and_si256(_mm256_srli_epi16(codes, 4), low);
+        __m256i lo[PB];
+        __m256i hi[PB];
+        each<PB>([&](auto p) {
+            const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + p * stride + 32 * v));
+            lo[p] = _mm256_and_si256(codes, low);
+            hi[p] = _mm256_and_si256(_mm256_srli_epi16(codes, 4), low);
+        });
         each<RB>([&](auto r) {
+            const __m256i first = broadcast4(a + 32 * r + 8 * v);
+            const __m256i second = broadcast4(a + 32 * r + 8 * v + 4);
+            each<PB>([&](auto p) {
+                __m256i & sum = s[PB * r + p].v;
 #ifdef ADASPARK_VNNI
-            s[r].v = ADASPARK_VNNI(s[r].v, lo, broadcast4(a[r] + 8 * v));
-            s[r].v = ADASPARK_VNNI(s[r].v, hi, broadcast4(a[r] + 8 * v + 4));
+                sum = ADASPARK_VNNI(sum, lo[p], first);
+                sum = ADASPARK_VNNI(sum, hi[p], second);
 #else
-            // 16 products of at most 15 * 127 to a lane of 16 bits: 30480 at most
-            s[r].v = _mm256_add_epi16(s[r].v, _mm256_maddubs_epi16(lo, broadcast4(a[r] + 8 * v)));
-            s[r].v = _mm256_add_epi16(s[r].v, _mm256_maddubs_epi16(hi, broadcast4(a[r] + 8 * v + 4)));
+                // 16 products of at most 15 * 127 to a lane of 16 bits: 30480 at most
+                sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(lo[p], first));
+                sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(hi[p], second));
 #endif
+            });
         });
     }
 #ifndef ADASPARK_VNNI
-    each<RB>([&](auto r) { s[r].v = _mm256_madd_epi16(s[r].v, _mm256_set1_epi16(1)); });
+    each<RB * PB>([&](auto i) { s[i].v = _mm256_madd_epi16(s[i].v, _mm256_set1_epi16(1)); });
 #endif
 }
 
-template <int RB> ADASPARK_INLINE void dot_q8(const uint8_t * w, const int8_t * const (&a)[RB], I8 (&s)[RB]) {
-    each<RB>([&](auto r) { s[r].v = _mm256_setzero_si256(); });
+template <int RB, int PB>
+ADASPARK_INLINE void dot_q8(const uint8_t * w, std::size_t stride, const int8_t * a, I8 (&s)[RB * PB]) {
+    each<RB * PB>([&](auto i) { s[i].v = _mm256_setzero_si256(); });
     ADASPARK_KEEP_LOOP
     for (int v = 0; v < 8; ++v) {
-        const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + 32 * v));
-        const __m256i size = _mm256_abs_epi8(codes); // unsigned: 128 stays 128
+        __m256i codes[PB];
+        each<PB>(
+            [&](auto p) { codes[p] = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + p * stride + 32 * v)); });
         each<RB>([&](auto r) {
-            const __m256i x = _mm256_sign_epi8(broadcast4(a[r] + 4 * v), codes);
+            const __m256i input = broadcast4(a + 32 * r + 4 * v);
+            each<PB>([&](auto p) {
+                const __m256i size = _mm256_abs_epi8(codes[p]); // unsigned: 128 stays 128
+                const __m256i x = _mm256_sign_epi8(input, codes[p]);
+                __m256i & sum = s[PB * r + p].v;
 #ifdef ADASPARK_VNNI
-            s[r].v = ADASPARK_VNNI(s[r].v, size, x);
+                sum = ADASPARK_VNNI(sum, size, x);
 #else
-            const __m256i pairs = _mm256_maddubs_epi16(size, x);
-            s[r].v = _mm256_add_epi32(s[r].v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(size, x), _mm256_set1_epi16(1)));
 #endif
+            });
         });
     }
 }

@@ -41,13 +41,20 @@ kernels::Activations Forward::Int8Rows::open(float * x, std::size_t width) {
     d.resize(kMaxRows * blocks);
     dsum.resize(kMaxRows * blocks);
     sum8.resize(kMaxRows * blocks);
-    return {x, q.data(), d.data(), sum8.data(), dsum.data()};
+    return {x, q.data(), d.data(), sum8.data(), dsum.data(), 0};
+}
+
+void Forward::set_rows(int32_t rows) {
+    rows_ = rows;
+    a_.rows = rows;
+    inner_.rows = rows;
 }
 
 // A thread's part of n things.
 Forward::Share Forward::share(int32_t n, int32_t thread) const {
     const int32_t threads = workers_.size();
-    return {static_cast<int32_t>(int64_t{n} * thread / threads), static_cast<int32_t>(int64_t{n} * (thread + 1) / threads)};
+    return {static_cast<int32_t>(int64_t{n} * thread / threads),
+            static_cast<int32_t>(int64_t{n} * (thread + 1) / threads)};
 }
 
 void Forward::gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo,
@@ -57,8 +64,8 @@ void Forward::gemm(const Matrix & m, const kernels::Activations & a, Share panel
     if (begin >= end) {
         return;
     }
-    kernels_.gemm({m.format, m.data, m.k, begin, end, a, rows_, out + static_cast<int64_t>(begin) * kernels::kColumns, ldo,
-                   bias, add});
+    kernels_.gemm({m.format, m.data, m.k, begin, end, a, rows_, out + static_cast<int64_t>(begin) * kernels::kColumns,
+                   ldo, bias, add});
 }
 
 void Forward::embed(const Matrix & embedding, std::span<const int32_t> tokens) {
@@ -71,7 +78,7 @@ void Forward::embed(const Matrix & embedding, std::span<const int32_t> tokens) {
 // What does not depend on the block: angles, and each row's slots in order of position.
 void Forward::prepare(const Rows & rows) {
     in_ = &rows;
-    rows_ = rows.count;
+    set_rows(rows.count);
     const int32_t half = spec_.head_dim / 2;
     const float step = std::pow(spec_.rope_base, -2.0F / static_cast<float>(spec_.head_dim));
     const int32_t tail = rows.committed / kernels::kChunk * kernels::kChunk;
@@ -147,7 +154,7 @@ void Forward::norm(const float * x, const float * weight, int32_t first, int32_t
         float * h = h_.data() + static_cast<std::ptrdiff_t>(r) * n;
         kernels_.rms_norm(x + static_cast<std::ptrdiff_t>(first + r) * n, weight, n, spec_.eps, h);
         if (quantize) {
-            kernels_.quantize(h, 0, n, n, r, a_);
+            kernels_.quantize(h, 0, n, r, a_);
         }
     }
 }
@@ -160,8 +167,8 @@ void Forward::project(const BlockWeights & w, int32_t thread) {
     const Share mine = share(nq + 2 * nk, thread);
     gemm(w.wq, a_, mine, qkv_.data(), ldo, w.bq, false);
     gemm(w.wk, a_, {mine.begin - nq, mine.end - nq}, qkv_.data() + spec_.q_width(), ldo, w.bk, false);
-    gemm(w.wv, a_, {mine.begin - nq - nk, mine.end - nq - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo, w.bv,
-         false);
+    gemm(w.wv, a_, {mine.begin - nq - nk, mine.end - nq - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo,
+         w.bv, false);
 }
 
 void Forward::rotate(const float * x, const float * norm, int32_t row, float scale, float * out) const {
@@ -218,15 +225,16 @@ void Forward::feed_forward(const BlockWeights & w, int32_t thread) {
     const Share mine = share(n_ff / kernels::kBlock, thread);
     for (int32_t unit = mine.begin; unit < mine.end; ++unit) {
         const int32_t panel = unit * kUnit;
-        kernels_.gemm({w.gate.format, w.gate.data, w.gate.k, panel, panel + kUnit, a_, rows_, s.gate.data(), kernels::kBlock,
+        kernels_.gemm({w.gate.format, w.gate.data, w.gate.k, panel, panel + kUnit, a_, rows_, s.gate.data(),
+                       kernels::kBlock, nullptr, false});
+        kernels_.gemm({w.up.format, w.up.data, w.up.k, panel, panel + kUnit, a_, rows_, s.up.data(), kernels::kBlock,
                        nullptr, false});
-        kernels_.gemm({w.up.format, w.up.data, w.up.k, panel, panel + kUnit, a_, rows_, s.up.data(), kernels::kBlock, nullptr,
-                       false});
         for (int32_t r = 0; r < rows_; ++r) {
             float * out = act_.data() + static_cast<std::ptrdiff_t>(r) * n_ff + unit * kernels::kBlock;
-            kernels_.silu_mul(s.gate.data() + r * kernels::kBlock, s.up.data() + r * kernels::kBlock, kernels::kBlock, out);
+            kernels_.silu_mul(s.gate.data() + r * kernels::kBlock, s.up.data() + r * kernels::kBlock, kernels::kBlock,
+                              out);
             if (w.down.quantized()) {
-                kernels_.quantize(out, unit * kernels::kBlock, kernels::kBlock, n_ff, r, inner_);
+                kernels_.quantize(out, unit * kernels::kBlock, kernels::kBlock, r, inner_);
             }
         }
     }
@@ -243,7 +251,7 @@ void Forward::inject(const Rows & rows, const float * g) {
         for (int32_t r = mine.begin; r < mine.end; ++r) {
             const float * row = g + static_cast<std::ptrdiff_t>(r) * spec_.n_embd;
             std::copy_n(row, spec_.n_embd, h_.data() + static_cast<std::ptrdiff_t>(r) * spec_.n_embd);
-            kernels_.quantize(row, 0, spec_.n_embd, spec_.n_embd, r, a_);
+            kernels_.quantize(row, 0, spec_.n_embd, r, a_);
         }
         workers_.barrier();
         const int64_t ldo = spec_.q_width() + 2 * spec_.kv_width();
@@ -252,8 +260,8 @@ void Forward::inject(const Rows & rows, const float * g) {
             const int32_t nk = w.wk.panels();
             const Share panels = share(2 * nk, thread);
             gemm(w.wk, a_, panels, qkv_.data() + spec_.q_width(), ldo, nullptr, false);
-            gemm(w.wv, a_, {panels.begin - nk, panels.end - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo, nullptr,
-                 false);
+            gemm(w.wv, a_, {panels.begin - nk, panels.end - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo,
+                 nullptr, false);
             workers_.barrier();
             rotate_and_store(w, layer, thread, true);
             workers_.barrier();
@@ -268,7 +276,7 @@ void Forward::head(const Matrix & output, int32_t first, int32_t count) {
     if (logits_.size() < needed) {
         logits_.resize(needed);
     }
-    rows_ = count;
+    set_rows(count);
     workers_.run([&](int32_t thread) {
         norm(x_.data(), weights_.output_norm, first, count, output.quantized(), thread);
         workers_.barrier();
@@ -281,16 +289,17 @@ std::span<float> Forward::logits(int32_t i) {
 }
 
 void Forward::multiply(const Matrix & m, const float * in, int32_t rows, float * out) {
-    rows_ = rows;
+    set_rows(rows);
     workers_.run([&](int32_t thread) {
         const Share mine = share(rows, thread);
         for (int32_t r = mine.begin; r < mine.end && m.quantized(); ++r) {
-            kernels_.quantize(in + static_cast<std::ptrdiff_t>(r) * m.k, 0, m.k, m.k, r, a_);
+            kernels_.quantize(in + static_cast<std::ptrdiff_t>(r) * m.k, 0, m.k, r, a_);
         }
         workers_.barrier();
         kernels::Activations a = a_;
         a.x = const_cast<float *>(in); // read only by products
-        gemm(m, a, share(m.panels(), thread), out, static_cast<int64_t>(m.panels()) * kernels::kColumns, nullptr, false);
+        gemm(m, a, share(m.panels(), thread), out, static_cast<int64_t>(m.panels()) * kernels::kColumns, nullptr,
+             false);
     });
 }
 

@@ -1,6 +1,6 @@
-// Runs the blocks of a model over a few rows with our kernels: the one forward behind prefill, plain steps, chains, trees
-// and the drafter's block. Every thread walks the same list of steps and takes its share of each; a step's result depends
-// on no share, so any number of threads gives the same bits.
+// Runs the blocks of a model over a few rows with our kernels: the one forward behind prefill, plain steps, chains,
+// trees and the drafter's block. Every thread walks the same list of steps and takes its share of each; a step's result
+// depends on no share, so any number of threads gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,15 @@ namespace adaspark::graph {
 
 inline constexpr int32_t kMaxRows = 64;    // rows of one forward: what a row sees of them fits one word
 inline constexpr int32_t kAttendRows = 16; // rows whose attention is worked out together: bounds the partial results
-inline constexpr int32_t kTailSlots = kernels::kChunk + kMaxRows; // slots of a row in chunks not wholly committed, at most
+inline constexpr int32_t kTailSlots =
+    kernels::kChunk + kMaxRows; // slots of a row in chunks not wholly committed, at most
 
 // The rows of one forward. Row r's key and value go to slot committed + r.
 struct Rows {
     int32_t count = 0;
-    int32_t committed = 0;              // slots before the rows; every row sees all of them
-    int32_t position[kMaxRows] = {};    // for the rotation
-    uint64_t visible[kMaxRows] = {};    // bit s: the row sees row s of this forward (itself included), in order of slots
+    int32_t committed = 0;           // slots before the rows; every row sees all of them
+    int32_t position[kMaxRows] = {}; // for the rotation
+    uint64_t visible[kMaxRows] = {}; // bit s: the row sees row s of this forward (itself included), in order of slots
 };
 
 class Forward {
@@ -44,7 +45,9 @@ class Forward {
     // Final norm and head of rows [first, first + count) of the last run: logits(0) is row `first`.
     void head(const Matrix & output, int32_t first, int32_t count);
     std::span<float> logits(int32_t i); // [columns of the head]
-    const float * normed(int32_t i) const { return h_.data() + static_cast<std::ptrdiff_t>(i) * spec_.n_embd; } // before the head
+    const float * normed(int32_t i) const {
+        return h_.data() + static_cast<std::ptrdiff_t>(i) * spec_.n_embd;
+    } // before the head
 
     // out [rows][columns rounded up to 8] = matrix * in [rows][k]
     void multiply(const Matrix & m, const float * in, int32_t rows, float * out);
@@ -70,6 +73,7 @@ class Forward {
         int32_t begin, end;
     };
 
+    void set_rows(int32_t rows);
     void prepare(const Rows & rows);
     void block(const BlockWeights & w, int32_t layer, int32_t thread);
     void norm(const float * x, const float * weight, int32_t first, int32_t rows, bool quantize, int32_t thread);
@@ -79,8 +83,8 @@ class Forward {
     void attend(int32_t layer, int32_t thread);
     void attend_item(int32_t layer, int32_t head, int32_t chunk, int32_t row_begin, int32_t row_end, Scratch & s);
     void feed_forward(const BlockWeights & w, int32_t thread);
-    void gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo, const float * bias,
-              bool add) const;
+    void gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo,
+              const float * bias, bool add) const;
     Share share(int32_t n, int32_t thread) const;
 
     const ModelSpec & spec_;
@@ -91,19 +95,19 @@ class Forward {
 
     int32_t rows_ = 0;
     const Rows * in_ = nullptr;
-    std::vector<float> x_;    // residual stream
-    std::vector<float> h_;    // normed rows, then attention's output: what the next product multiplies
-    std::vector<float> qkv_;  // queries, keys and values of each row
+    std::vector<float> x_;     // residual stream
+    std::vector<float> h_;     // normed rows, then attention's output: what the next product multiplies
+    std::vector<float> qkv_;   // queries, keys and values of each row
     std::vector<float> query_; // rotated and scaled
-    std::vector<float> act_;  // the feed-forward's inner rows
-    std::vector<float> turn_; // [row][head_dim / 2][cosine, sine]
+    std::vector<float> act_;   // the feed-forward's inner rows
+    std::vector<float> turn_;  // [row][head_dim / 2][cosine, sine]
     std::vector<float> partials_;
     std::vector<float> logits_;
     std::vector<std::vector<float>> taps_;
-    Int8Rows normed_rows_; // h_ as int8
-    Int8Rows inner_rows_;  // act_ as int8
-    kernels::Activations a_;     // of h_
-    kernels::Activations inner_; // of act_
+    Int8Rows normed_rows_;            // h_ as int8
+    Int8Rows inner_rows_;             // act_ as int8
+    kernels::Activations a_;          // of h_
+    kernels::Activations inner_;      // of act_
     std::vector<int32_t> tail_slots_; // [row][kTailSlots] slots from the first chunk that is not wholly committed on
     std::vector<int32_t> tail_count_;
     int32_t chunks_ = 0; // chunks the longest row has

@@ -22,11 +22,13 @@ void Forward::attend_item(int32_t layer, int32_t head, int32_t chunk, int32_t ro
     std::size_t n = 0;
     for (int32_t r = row_begin; r < row_end; ++r) {
         const int32_t from = (chunk - first_tail) * kernels::kChunk;
-        const int32_t count = full ? 0 : std::clamp(tail_count_[static_cast<std::size_t>(r)] - from, 0, kernels::kChunk);
+        const int32_t count =
+            full ? 0 : std::clamp(tail_count_[static_cast<std::size_t>(r)] - from, 0, kernels::kChunk);
         for (int32_t g = 0; g < group; ++g) {
             const int32_t q_head = head * group + g;
-            float * out = partials_.data() +
-                          ((static_cast<std::int64_t>(r - row_begin) * spec_.n_head + q_head) * chunks_ + chunk) * stride;
+            float * out =
+                partials_.data() +
+                ((static_cast<std::int64_t>(r - row_begin) * spec_.n_head + q_head) * chunks_ + chunk) * stride;
             if (!full && count == 0) {
                 out[1] = 0.0F; // this row ends before the chunk
                 continue;
@@ -83,12 +85,12 @@ void Forward::attend(int32_t layer, int32_t thread) {
             const int32_t first = i % units * unit;
             float * out = h_.data() + static_cast<std::ptrdiff_t>(r) * spec_.q_width() + first * dim;
             for (int32_t q_head = first; q_head < first + unit; ++q_head) {
-                const float * part =
-                    partials_.data() + (static_cast<std::int64_t>(r - begin) * spec_.n_head + q_head) * chunks_ * stride;
+                const float * part = partials_.data() +
+                                     (static_cast<std::int64_t>(r - begin) * spec_.n_head + q_head) * chunks_ * stride;
                 kernels_.merge(part, stride, chunks_, dim, out + (q_head - first) * dim);
             }
             if (w.wo.quantized()) {
-                kernels_.quantize(out, first * dim, unit * dim, spec_.q_width(), r, a_);
+                kernels_.quantize(out, first * dim, unit * dim, r, a_);
             }
         }
         workers_.barrier();

@@ -23,8 +23,9 @@ KvCache::KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots,
     }
     if (!data_) {
         throw OutOfMemoryError(owner + ": a context of " + std::to_string(slots) + " tokens needs " +
-                               mebibytes(static_cast<double>(bytes)) + ", " + mebibytes(static_cast<double>(available)) +
-                               " are free. Ask for a shorter context (" + flag + ") or a smaller cache type (-ctk, -ctv)");
+                               mebibytes(static_cast<double>(bytes)) + ", " +
+                               mebibytes(static_cast<double>(available)) + " are free. Ask for a shorter context (" +
+                               flag + ") or a smaller cache type (-ctk, -ctv)");
     }
 }
 
@@ -40,8 +41,10 @@ void KvCache::compact(int32_t first, std::span<const int32_t> from) {
         for (int32_t layer = 0; layer < layers_; ++layer) {
             for (int32_t head = 0; head < heads_; ++head) {
                 auto * k = static_cast<uint8_t *>(keys(layer, head));
-                uint8_t * source = k + static_cast<std::size_t>(a / 8) * group + static_cast<std::size_t>(a % 8) * value_bytes_;
-                uint8_t * target = k + static_cast<std::size_t>(b / 8) * group + static_cast<std::size_t>(b % 8) * value_bytes_;
+                uint8_t * source =
+                    k + static_cast<std::size_t>(a / 8) * group + static_cast<std::size_t>(a % 8) * value_bytes_;
+                uint8_t * target =
+                    k + static_cast<std::size_t>(b / 8) * group + static_cast<std::size_t>(b % 8) * value_bytes_;
                 for (std::size_t d = 0; d < dim; ++d) {
                     std::memcpy(target + d * 8 * value_bytes_, source + d * 8 * value_bytes_, value_bytes_);
                 }

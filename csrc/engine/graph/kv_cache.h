@@ -22,14 +22,16 @@ class KvCache {
     void * keys(int32_t layer, int32_t head) const { return data_.get() + plane(layer, head, 0); }
     void * values(int32_t layer, int32_t head) const { return data_.get() + plane(layer, head, 1); }
 
-    // Move the slots `from` (ascending) to `first`, `first` + 1, ...: what a verify leaves of its rows. from[i] >= first + i.
+    // Move the slots `from` (ascending) to `first`, `first` + 1, ...: what a verify leaves of its rows. from[i] >=
+    // first + i.
     void compact(int32_t first, std::span<const int32_t> from);
     // Forget the slots below `count`, a multiple of 8; `used` slots in all move down.
     void shift(int32_t count, int32_t used);
 
   private:
     std::size_t plane(int32_t layer, int32_t head, int32_t which) const {
-        return ((static_cast<std::size_t>(layer) * static_cast<std::size_t>(heads_) + static_cast<std::size_t>(head)) * 2 +
+        return ((static_cast<std::size_t>(layer) * static_cast<std::size_t>(heads_) + static_cast<std::size_t>(head)) *
+                    2 +
                 static_cast<std::size_t>(which)) *
                plane_bytes_;
     }

@@ -18,7 +18,7 @@ MarkovChain::MarkovChain(const DraftWeights & weights, Workers & workers, std::v
     row_.d.resize(rank / kernels::kBlock);
     row_.dsum.resize(row_.d.size());
     row_.sum8.resize(row_.d.size());
-    a_ = {row_.x.data(), row_.q.data(), row_.d.data(), row_.sum8.data(), row_.dsum.data()};
+    a_ = {row_.x.data(), row_.q.data(), row_.d.data(), row_.sum8.data(), row_.dsum.data(), 1};
     if (weights.confidence) {
         confidence_weights_.resize(static_cast<std::size_t>(weights.confidence.k));
         kernels::unpack_column(weights.confidence.format, weights.confidence.k, weights.confidence.data, 0,
@@ -29,7 +29,7 @@ MarkovChain::MarkovChain(const DraftWeights & weights, Workers & workers, std::v
 void MarkovChain::previous(int32_t token) {
     const Matrix & w1 = weights_.w1;
     kernels::unpack_column(w1.format, w1.k, w1.data, token, row_.x.data());
-    kernels::kernels_best().quantize(row_.x.data(), 0, w1.k, w1.k, 0, a_);
+    kernels::kernels_best().quantize(row_.x.data(), 0, w1.k, 0, a_);
 }
 
 // Adds the bias to this thread's columns and finds their top K.
@@ -40,7 +40,8 @@ void MarkovChain::take(int32_t thread, std::span<float> logits) {
     const int32_t first = begin * kernels::kColumns;
     const int32_t count = std::clamp(std::min(end * kernels::kColumns, n_columns_) - first, 0, n_columns_);
     if (begin < end) {
-        kernels::kernels_best().gemm({w2.format, w2.data, w2.k, begin, end, a_, 1, logits.data() + first, 0, nullptr, true});
+        kernels::kernels_best().gemm(
+            {w2.format, w2.data, w2.k, begin, end, a_, 1, logits.data() + first, 0, nullptr, true});
     }
     Best & best = best_[static_cast<std::size_t>(thread)];
     const auto columns = count > 0 ? logits.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))
@@ -100,7 +101,8 @@ void MarkovChain::run(Forward & forward, int32_t anchor, int32_t positions, std:
             if (thread == 0) {
                 const std::size_t at = static_cast<std::size_t>(i) * k;
                 const int32_t pick = merge(ids.subspan(at, k), values.subspan(at, k));
-                confidence[static_cast<std::size_t>(i)] = confidence_of(forward.normed(i), forward.logits(i), values[at]);
+                confidence[static_cast<std::size_t>(i)] =
+                    confidence_of(forward.normed(i), forward.logits(i), values[at]);
                 if (i + 1 < positions) {
                     previous(pick < 0 ? anchor : pick);
                 }

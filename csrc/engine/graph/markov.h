@@ -1,5 +1,5 @@
-// The end of a DSpark forward: the Markov head walks the block position by position, adding to each row's logits a bias that
-// depends on the pick before it; the top K, and how sure the confidence head is of each pick.
+// The end of a DSpark forward: the Markov head walks the block position by position, adding to each row's logits a bias
+// that depends on the pick before it; the top K, and how sure the confidence head is of each pick.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace adaspark::graph {
 class MarkovChain {
   public:
     // `d2t`: target id of each draft token; empty = the same ids. Ids of `n_vocab` and above are never picked.
-    MarkovChain(const DraftWeights & weights, Workers & workers, std::vector<int32_t> d2t, int32_t n_vocab, int32_t n_embd);
+    MarkovChain(const DraftWeights & weights, Workers & workers, std::vector<int32_t> d2t, int32_t n_vocab,
+                int32_t n_embd);
 
     // Rows 0 .. positions - 1 of the forward's last head(). ids and values: [positions][k], confidence: [positions].
     void run(Forward & forward, int32_t anchor, int32_t positions, std::span<int32_t> ids, std::span<float> values,

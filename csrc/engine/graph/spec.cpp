@@ -86,8 +86,9 @@ class Reader {
         if (number("attention.value_length", out_.head_dim) != out_.head_dim) {
             throw Unsupported("values of another width than keys");
         }
-        if (out_.n_head % out_.n_head_kv != 0 || out_.head_dim % 8 != 0 || out_.head_dim > 512 || out_.n_embd % 32 != 0 ||
-            out_.n_ff % 32 != 0 || out_.q_width() % 32 != 0 || out_.n_layer > 4096 || !(out_.eps > 0.0F)) {
+        if (out_.n_head % out_.n_head_kv != 0 || out_.head_dim % 8 != 0 || out_.head_dim > 512 ||
+            out_.n_embd % 32 != 0 || out_.n_ff % 32 != 0 || out_.q_width() % 32 != 0 || out_.n_layer > 4096 ||
+            !(out_.eps > 0.0F)) {
             throw Unsupported("widths that are not multiples of 32 (heads: of 8)");
         }
     }
@@ -123,7 +124,8 @@ class Reader {
                 continue;
             }
             const int64_t id = gguf_find_key(file_.context(), name.c_str());
-            const bool zero = gguf_get_kv_type(file_.context(), id) == GGUF_TYPE_UINT32 && gguf_get_val_u32(file_.context(), id) == 0;
+            const bool zero =
+                gguf_get_kv_type(file_.context(), id) == GGUF_TYPE_UINT32 && gguf_get_val_u32(file_.context(), id) == 0;
             const bool silu = gguf_get_kv_type(file_.context(), id) == GGUF_TYPE_STRING && file_.text(name) == "silu";
             const bool drafter_causal = drafter_ && std::string(suffix) == "attention.causal"; // drafter_check reads it
             if (!zero && !silu && !drafter_causal) {
@@ -167,8 +169,8 @@ class Reader {
         case GGML_TYPE_Q4_1:
             return out;
         default:
-            throw Unsupported(std::string("format ") + ggml_type_name(static_cast<ggml_type>(out.type)) + " of '" + name +
-                              "'");
+            throw Unsupported(std::string("format ") + ggml_type_name(static_cast<ggml_type>(out.type)) + " of '" +
+                              name + "'");
         }
     }
 
@@ -231,13 +233,19 @@ class Reader {
         s.fc_norm = vector("enc.output_norm.weight", d);
         s.w1 = matrix("markov_w1.weight", w1[0], 0);
         s.w2 = matrix("markov_w2.weight", w1[0], 0);
+        const int64_t n_tokens = file_.strings_count("tokenizer.ggml.tokens");
+        if (n_tokens > 0 && s.w1.n != n_tokens) {
+            throw Unsupported("'markov_w1.weight' has " + std::to_string(s.w1.n) + " tokens, the vocabulary " +
+                              std::to_string(n_tokens));
+        }
         s.confidence = matrix("conf_proj.weight", d + w1[0], 1, false);
         s.confidence_bias = vector("conf_proj.bias", 1, false);
         if (file_.has_tensor("d2t")) {
             s.d2t = tensor("d2t", s.w2.n, 1, true);
         }
         if (out_.n_vocab != 0 && out_.n_vocab != s.w2.n) {
-            throw Unsupported("a head of another size than 'markov_w2.weight'");
+            throw Unsupported("'output.weight' has " + std::to_string(out_.n_vocab) + " tokens, 'markov_w2.weight' " +
+                              std::to_string(s.w2.n));
         }
         out_.n_vocab = static_cast<int32_t>(s.w2.n);
     }

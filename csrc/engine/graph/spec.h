@@ -1,5 +1,5 @@
-// What a model file describes, as the graph needs it: shapes, constants and where each tensor's bytes lie. Read from the
-// GGUF alone; both executors (our kernels, ggml's stock operations) run exactly this.
+// What a model file describes, as the graph needs it: shapes, constants and where each tensor's bytes lie. Read from
+// the GGUF alone; both executors (our kernels, ggml's stock operations) run exactly this.
 //
 // One block: x += wo * attention(rope(norm(x) * wq), rope(norm(x) * wk), norm(x) * wv);
 //            x += down * (silu(gate * norm(x)) * (up * norm(x))).
@@ -20,25 +20,25 @@ struct TensorRef {
     std::string name; // empty = the model has none
     int64_t k = 0;
     int64_t n = 0;
-    int32_t type = 0;     // ggml_type
-    uint64_t offset = 0;  // bytes from the start of the file
+    int32_t type = 0;    // ggml_type
+    uint64_t offset = 0; // bytes from the start of the file
     uint64_t bytes = 0;
     explicit operator bool() const { return !name.empty(); }
 };
 
 struct BlockSpec {
     TensorRef attn_norm, wq, wk, wv, wo;
-    TensorRef bq, bk, bv;       // optional biases
-    TensorRef q_norm, k_norm;   // optional norms over each head
+    TensorRef bq, bk, bv;     // optional biases
+    TensorRef q_norm, k_norm; // optional norms over each head
     TensorRef ffn_norm, gate, up, down;
 };
 
 // A DSpark drafter's parts (architecture `dflash`); see drafter_check.cpp for the keys.
 struct DraftSpec {
-    TensorRef fc, fc_norm;      // tapped features to one row, and its norm
-    TensorRef w1, w2;           // Markov head
+    TensorRef fc, fc_norm;                 // tapped features to one row, and its norm
+    TensorRef w1, w2;                      // Markov head
     TensorRef confidence, confidence_bias; // optional
-    TensorRef d2t;              // optional: target id of each draft token
+    TensorRef d2t;                         // optional: target id of each draft token
 };
 
 struct ModelSpec {
@@ -59,9 +59,9 @@ struct ModelSpec {
     TensorRef rope_factors;        // optional, divides each pair's angle
     TensorRef embedding;           // a drafter may have none: the target's
     TensorRef output_norm;
-    TensorRef output;              // none: the embedding is the head too (for a drafter without either, the target's)
+    TensorRef output; // none: the embedding is the head too (for a drafter without either, the target's)
     std::vector<BlockSpec> blocks;
-    DraftSpec draft;               // `dflash` only
+    DraftSpec draft; // `dflash` only
 
     int32_t q_width() const { return n_head * head_dim; }
     int32_t kv_width() const { return n_head_kv * head_dim; }

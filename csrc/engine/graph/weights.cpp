@@ -19,7 +19,7 @@ namespace adaspark::graph {
 
 namespace {
 
-constexpr std::size_t kAlign = 64;               // bytes: a cache line
+constexpr std::size_t kAlign = 64;                  // bytes: a cache line
 constexpr std::size_t kPage = std::size_t{2} << 20; // bytes of a large page
 
 kernels::Format format_of(int32_t type) {
@@ -104,9 +104,10 @@ struct Weights::Loader {
             for (int32_t i = 0; i < count; i += kernels::kColumns) {
                 kernels::pack_panel(format, k, columns.data() + static_cast<std::size_t>(i) * column,
                                     std::min(kernels::kColumns, count - i),
-                                    p + static_cast<std::size_t>((c + i) / kernels::kColumns) * kernels::panel_bytes(format, k));
+                                    p + static_cast<std::size_t>((c + i) / kernels::kColumns) *
+                                            kernels::panel_bytes(format, k));
             }
-            if (progress && !progress(static_cast<float>(at) / static_cast<float>(out.size_))) {
+            if (progress && !progress(0.99F * static_cast<float>(at) / static_cast<float>(out.size_))) {
                 throw ModelError(spec.path + ": loading was stopped");
             }
         }
@@ -148,7 +149,8 @@ struct Weights::Loader {
 };
 
 Weights::Weights(const ModelSpec & spec, const std::function<bool(float)> & progress) {
-    Loader loader{spec, progress, *this, std::ifstream(std::filesystem::u8path(spec.path), std::ios::binary), true, 0, {}};
+    Loader loader{spec, progress, *this, std::ifstream(std::filesystem::u8path(spec.path), std::ios::binary),
+                  true, 0,        {}};
     loader.all();
     size_ = round_up(loader.at, kPage);
     const std::size_t available = memory_available();
@@ -165,6 +167,9 @@ Weights::Weights(const ModelSpec & spec, const std::function<bool(float)> & prog
     loader.counting = false;
     loader.at = 0;
     loader.all();
+    if (progress && !progress(1.0F)) {
+        throw ModelError(spec.path + ": loading was stopped");
+    }
 }
 
 } // namespace adaspark::graph

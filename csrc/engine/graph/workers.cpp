@@ -22,8 +22,9 @@ void relax() {
 #endif
 }
 
-constexpr int32_t kSpins = 4000;                            // about 50 us before the processor is offered to others
-constexpr std::chrono::microseconds kAwake{300};            // spinning after a job, in case the next one comes at once
+// Turns of waiting, about 2 ms, before the processor is offered to others: whoever takes it keeps it for milliseconds.
+constexpr int32_t kSpins = 100000;
+constexpr std::chrono::microseconds kAwake{300}; // spinning after a job, in case the next one comes at once
 
 template <typename Done> void spin_until(Done && done) {
     for (int32_t i = 0; !done(); ++i) {
