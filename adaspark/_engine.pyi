@@ -66,6 +66,9 @@ def read_gguf(path: str) -> GgufSummary:
 def quantize(source: str, destination: str, file_type: str, token_embedding_type: str | None, n_threads: int) -> None:
     """Requantise a GGUF with llama.cpp's quantiser. ``file_type``: "Q4_0", "Q8_0", ...; writes ``destination`` whole or not at all."""
 
+def own_drafter_refusal(path: str) -> str:
+    """Why the own graph cannot run this drafter, "" when it can. ModelError on a file that is no GGUF."""
+
 @final
 class TargetOptions:
     """How to load and run the target. Every field may be set after construction and before ``Target``."""
@@ -81,6 +84,7 @@ class TargetOptions:
     cache_type_v: str
     use_mmap: bool
     max_rows: int  # widest verify, rows (1..64)
+    kernels: str  # "auto" | "own" | "llama": what runs the forwards; "auto" = "own" where it knows model and options
 
 @final
 class Target:
@@ -108,6 +112,10 @@ class Target:
     def n_threads(self) -> int: ...
     @property
     def max_rows(self) -> int: ...
+    @property
+    def kernels(self) -> str: ...  # what runs: "own/<instruction set>" or "llama"
+    @property
+    def kernels_reason(self) -> str: ...  # why "auto" took llama.cpp; "" where it did not
     @property
     def supports_tree(self) -> bool: ...  # False for recurrent / hybrid targets: chains only
     @property

@@ -25,6 +25,7 @@ MAX_ROWS: Final = 64
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 FLASH_ATTENTION: Final = ("auto", "on", "off")
+KERNELS: Final = ("auto", "own", "llama")
 
 ArmKind = Literal["plain", "chain", "tree", "adaspark"]
 
@@ -95,6 +96,7 @@ class EngineParams(TypedDict, total=False):
     cache_type_v: str | None
     use_mmap: bool | None
     max_rows: int | None
+    kernels: str | None
     n_ctx_draft: int | None
     n_threads_draft: int | None
     n_gpu_layers_draft: int | None
@@ -114,6 +116,7 @@ class EngineOptions:
     cache_type_v: str | None = None  # one of CACHE_TYPES
     use_mmap: bool | None = None
     max_rows: int | None = None  # widest verify, rows
+    kernels: str | None = None  # one of KERNELS: what runs the forwards
     n_ctx_draft: int | None = None  # tokens the drafter remembers; 0 = n_ctx
     n_threads_draft: int | None = None  # 0 = n_threads
     n_gpu_layers_draft: int | None = None  # -1 = all
@@ -126,6 +129,7 @@ class EngineOptions:
         _check_range("n_batch", self.n_batch, 1)
         _check_range("max_rows", self.max_rows, 1, MAX_ROWS)
         _check_choice("flash_attention", self.flash_attention, FLASH_ATTENTION)
+        _check_choice("kernels", self.kernels, KERNELS)
         _check_choice("cache_type_k", self.cache_type_k, CACHE_TYPES)
         _check_choice("cache_type_v", self.cache_type_v, CACHE_TYPES)
 

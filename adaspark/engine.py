@@ -160,9 +160,14 @@ class Engine:
         path = str(self.files.target)
         options = _engine.TargetOptions()
         names = ("n_batch", "n_threads", "n_threads_batch", "n_gpu_layers", "flash_attention", "cache_type_k")
-        for name in (*names, "cache_type_v", "use_mmap", "max_rows"):
+        for name in (*names, "cache_type_v", "use_mmap", "max_rows", "kernels"):
             _assign(options, name, getattr(self.options, name))
         options.n_ctx = _default_context(path) if self.options.n_ctx is None else self.options.n_ctx
+        if self.files.drafter is not None and options.kernels == "auto":
+            # Target and drafter run on the same kernels.
+            if refusal := _engine.own_drafter_refusal(str(self.files.drafter)):
+                log.info("the drafter needs llama.cpp's kernels: %s", refusal)
+                options.kernels = "llama"
         self._target = _engine.Target(path, options, partial(self._on_load, "Loading the model"))
         if self.files.drafter is None:
             return
@@ -199,6 +204,7 @@ class Engine:
             session,
             model=str(self.files.target),
             drafter=None if self.files.drafter is None else str(self.files.drafter),
+            kernels=self.target.kernels,
             arm=str(plan.arm),
             seed=seed,
             load_ms=self.load_ms,

@@ -74,6 +74,8 @@ def describe_pair(engine: Engine) -> dict[str, Any]:
             "layers": target.n_layer,
             "vocabulary": target.n_vocab,
             "threads": target.n_threads,
+            "kernels": target.kernels,
+            "kernels_reason": target.kernels_reason or None,
             "chat_template": target.chat_template is not None,
             "speculation": trees,
             "supports_tree": target.supports_tree,
@@ -109,6 +111,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
     if (pair := report["pair"]) is not None:
         target, drafter = pair["target"], pair["drafter"]
         lines.append(f"target       {target['path']} ({target['description']})")
+        why = f" ({target['kernels_reason']})" if target["kernels_reason"] else ""
+        lines.append(f"kernels      {target['kernels']}{why}")
         lines.append(f"speculation  {target['speculation']}, up to {target['max_rows']} rows")
         if drafter is None:
             lines.append("drafter      none")

@@ -1,5 +1,8 @@
 #include "bind/engine_slots.h"
 
+#include "engine/gguf_file.h"
+#include "engine/graph/spec.h"
+
 namespace adaspark::bind {
 
 namespace {
@@ -41,6 +44,14 @@ py::tuple draft(const PyDrafter & self, int32_t anchor, int32_t n_draft) {
 } // namespace
 
 void init_drafter(py::module_ & m) {
+    m.def(
+        "own_drafter_refusal",
+        [](const std::string & path) {
+            graph::ModelSpec spec;
+            return graph::read_spec(GgufFile(path), spec);
+        },
+        py::arg("path"));
+
     py::class_<DrafterOptions>(m, "DrafterOptions", py::is_final())
         .def(py::init<>())
         .def_readwrite("n_ctx", &DrafterOptions::n_ctx)

@@ -80,13 +80,16 @@ void init_target(py::module_ & m) {
         .def_readwrite("cache_type_k", &TargetOptions::cache_type_k)
         .def_readwrite("cache_type_v", &TargetOptions::cache_type_v)
         .def_readwrite("use_mmap", &TargetOptions::use_mmap)
-        .def_readwrite("max_rows", &TargetOptions::max_rows);
+        .def_readwrite("max_rows", &TargetOptions::max_rows)
+        .def_readwrite("kernels", &TargetOptions::kernels);
 
     py::class_<PyTarget>(m, "Target", py::is_final())
         .def(py::init(&load), py::arg("path"), py::arg("options"), py::arg("progress") = py::none())
         .def_property_readonly("path", [](const PyTarget & t) { return t.get().path(); })
         .def_property_readonly("architecture", [](const PyTarget & t) { return t.get().architecture(); })
         .def_property_readonly("description", [](const PyTarget & t) { return t.get().description(); })
+        .def_property_readonly("kernels", [](const PyTarget & t) { return t.get().kernels(); })
+        .def_property_readonly("kernels_reason", [](const PyTarget & t) { return t.get().kernels_reason(); })
         .def_property_readonly("n_ctx", [](const PyTarget & t) { return t.get().n_ctx(); })
         .def_property_readonly("n_vocab", [](const PyTarget & t) { return t.get().n_vocab(); })
         .def_property_readonly("n_embd", [](const PyTarget & t) { return t.get().n_embd(); })

@@ -2,16 +2,10 @@
 
 #include "engine/backend.h"
 #include "engine/error.h"
-#include "engine/llama_ext.h"
-#include "engine/load_error.h"
-#include "engine/threads.h"
-#include "engine/topk.h"
+#include "engine/graph/forward.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-
-#include <llama.h>
 
 namespace adaspark {
 
@@ -27,43 +21,14 @@ Drafter::Drafter(const std::string & path, Target & target, const DrafterOptions
     }
     info_ = drafter_check(path, target);
 
-    llama_model_params model_params = llama_model_default_params();
-    model_params.n_gpu_layers = options.n_gpu_layers;
-    try {
-        model_ = model_load(path, model_params, progress);
-    } catch (const OutOfMemoryError &) {
-        throw;
-    } catch (const ModelError & error) {
-        throw DrafterError(error.what());
-    }
-    llama_context_params params = llama_context_default_params();
     // The block runs on top of what is remembered, so a full target context needs that much more.
     n_ctx_ = (options.n_ctx > 0 ? std::min(options.n_ctx, target.n_ctx()) : target.n_ctx()) + info_.block_size;
-    n_batch_ = std::min(256, n_ctx_);
-    params.n_ctx = static_cast<uint32_t>(n_ctx_);
-    params.n_batch = static_cast<uint32_t>(std::max(n_batch_, info_.block_size));
-    params.n_ubatch = params.n_batch; // attention that is not causal must see its whole batch
-    params.n_outputs_max = static_cast<uint32_t>(info_.block_size);
-    params.n_seq_max = 1;
-    params.kv_unified = true;
-    params.swa_full = true;
-    params.n_threads = options.n_threads > 0 ? options.n_threads : target.n_threads();
-    params.n_threads_batch = params.n_threads;
-    params.no_perf = true;
-    params.ctx_other = target.context(); // a drafter without embeddings or head borrows the target's
-    try {
-        ctx_ = context_open(path, model_, params, "-cd");
-        target.threads().attach(ctx_);
-        batch_ = llama_batch_ext_init(ctx_);
-    } catch (...) {
-        llama_free(ctx_);
-        llama_model_free(model_);
-        throw;
-    }
-    if (info_.has_confidence) {
-        confidence_enable(ctx_);
-    }
-    llama_set_causal_attn(ctx_, info_.causal);
+    const bool own = target.backend().context() == nullptr;
+    n_batch_ = std::min(own ? graph::kMaxRows : 256, n_ctx_);
+    const DraftBackendOptions backend = {
+        n_ctx_, n_batch_, options.n_threads > 0 ? options.n_threads : target.n_threads(), options.n_gpu_layers};
+    backend_ =
+        own ? own_draft(path, target, info_, backend, progress) : llama_draft(path, target, info_, backend, progress);
     for (const int32_t layer : info_.target_layers) {
         target.tap(layer);
     }
@@ -75,12 +40,6 @@ Drafter::~Drafter() {
     if (target_.observer() == this) {
         target_.observer_set(nullptr);
     }
-    if (broken_) {
-        return;
-    }
-    llama_batch_ext_free(batch_);
-    llama_free(ctx_);
-    llama_model_free(model_);
 }
 
 void Drafter::rows_committed(int32_t first, std::span<const int32_t> rows) {
@@ -92,11 +51,7 @@ void Drafter::rows_committed(int32_t first, std::span<const int32_t> rows) {
     const std::size_t begin = static_cast<std::size_t>(n_pending_) * width_;
     pending_.resize(begin + rows.size() * width_);
     for (std::size_t layer = 0; layer < info_.target_layers.size(); ++layer) {
-        const float * taps = taps_rows(target_.context(), info_.target_layers[layer]);
-        if (taps == nullptr) {
-            throw BackendError(target_.path() + ": llama.cpp kept no inputs of block " +
-                               std::to_string(info_.target_layers[layer]));
-        }
+        const float * taps = target_.tapped(info_.target_layers[layer]);
         for (std::size_t i = 0; i < rows.size(); ++i) {
             std::memcpy(pending_.data() + begin + i * width_ + layer * n_embd,
                         taps + static_cast<std::size_t>(rows[i]) * n_embd, n_embd * sizeof(float));
@@ -115,12 +70,12 @@ void Drafter::rows_dropped(int32_t n_past) {
     if (n_past >= n_injected_) {
         n_pending_ = n_past - n_injected_;
     } else if (n_past <= n_first_) { // all that is remembered is gone
-        llama_memory_clear(llama_get_memory(ctx_), /*data=*/false);
+        backend_->clear();
         n_pending_ = 0;
         n_injected_ = 0;
         n_first_ = 0;
     } else {
-        llama_memory_seq_rm(llama_get_memory(ctx_), 0, n_past, -1);
+        backend_->drop(n_past);
         n_pending_ = 0;
         n_injected_ = n_past;
     }
@@ -133,39 +88,15 @@ void Drafter::make_room(int32_t rows) {
     }
     // Forget a quarter at once: every removal walks the whole cache.
     const int32_t forget = std::max(n_injected_ - n_first_ + rows - n_ctx_, n_ctx_ / 4);
-    n_first_ = std::min(n_injected_, n_first_ + forget);
-    llama_memory_seq_rm(llama_get_memory(ctx_), 0, 0, n_first_);
-}
-
-void Drafter::run(const char * what) {
-    const AbortGuard guard;
-    int32_t status = 0;
-    try {
-        status = llama_process(ctx_, LLAMA_PROCESS_TYPE_DECODE, batch_);
-        llama_synchronize(ctx_);
-    } catch (const BackendError &) {
-        broken_ = true;
-        throw;
-    }
-    if (status != 0) {
-        throw BackendError(path_ + ": llama.cpp could not run " + what + " (status " + std::to_string(status) + ": " +
-                           AbortGuard::errors() + ")");
-    }
+    n_first_ = std::min(n_injected_, n_first_ + (forget + 7) / 8 * 8); // caches of our own move groups of 8
+    backend_->forget(n_first_);
 }
 
 void Drafter::inject() {
     for (int32_t done = 0; done < n_pending_;) {
         const int32_t chunk = std::min(n_batch_, n_pending_ - done);
         make_room(chunk);
-        llama_batch_ext_clear(batch_);
-        for (int32_t i = 0; i < chunk; ++i) {
-            const llama_embd row = {pending_.data() + static_cast<std::size_t>(done + i) * width_, 1, width_};
-            const int32_t at = llama_batch_ext_add_embd(batch_, 0, row);
-            const llama_pos p = n_injected_ + i;
-            const llama_pos pos[4] = {p, p, p, 0}; // models with M-RoPE read four
-            llama_batch_ext_set_pos(batch_, at, pos);
-        }
-        run("an injection");
+        backend_->inject(pending_.data() + static_cast<std::size_t>(done) * width_, chunk, n_injected_);
         n_injected_ += chunk;
         done += chunk;
     }
@@ -174,7 +105,7 @@ void Drafter::inject() {
 }
 
 const Block & Drafter::draft(int32_t anchor, int32_t n_draft) {
-    if (broken_) {
+    if (backend_->broken()) {
         throw BackendError(path_ + ": the drafter failed earlier. Load it again");
     }
     if (n_draft < 1 || n_draft > info_.n_draft) {
@@ -191,50 +122,8 @@ const Block & Drafter::draft(int32_t anchor, int32_t n_draft) {
     inject();
     const int32_t rows = info_.sample_from_anchor ? n_draft : n_draft + 1;
     make_room(rows);
-    llama_batch_ext_clear(batch_);
-    for (int32_t i = 0; i < rows; ++i) {
-        const int32_t at = llama_batch_ext_add_token(batch_, 0, i == 0 ? anchor : info_.mask_token);
-        const llama_pos p = n_injected_ + i;
-        const llama_pos pos[4] = {p, p, p, 0};
-        llama_batch_ext_set_pos(batch_, at, pos);
-        llama_batch_ext_set_output_logits(batch_, at, true);
-    }
-    run("a draft block");
-    read_block(rows, n_draft);
-    llama_memory_seq_rm(llama_get_memory(ctx_), 0, n_injected_, -1);
+    backend_->draft(anchor, rows, n_draft, n_injected_, block_);
     return block_;
-}
-
-void Drafter::read_block(int32_t rows, int32_t n_draft) {
-    constexpr int32_t kTopK = Block::kTopK;
-    const auto n_vocab = static_cast<std::size_t>(target_.n_vocab());
-    const auto n_model = static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_)));
-    const auto n_embd = static_cast<std::size_t>(llama_model_n_embd(model_));
-    const float * logits = llama_get_logits(ctx_);
-    const float * confidence = info_.has_confidence ? confidence_rows(ctx_) : nullptr;
-    block_.positions = n_draft;
-    block_.ids.resize(static_cast<std::size_t>(n_draft * kTopK));
-    block_.values.resize(block_.ids.size());
-    block_.confidence.resize(static_cast<std::size_t>(n_draft));
-    for (int32_t i = 0; i < n_draft; ++i) {
-        const auto row =
-            static_cast<std::size_t>(rows - n_draft + i); // skips the slot of an anchor that proposes nothing
-        // A padded drafter vocabulary may be longer than the target's: ids the target lacks are never proposed.
-        const std::span<const float> values(logits + row * n_model, std::min(n_model, n_vocab));
-        const auto at = static_cast<std::size_t>(i * kTopK);
-        top_k(values, info_.draft_vocab, std::span(block_.ids).subspan(at, kTopK),
-              std::span(block_.values).subspan(at, kTopK));
-        float & c = block_.confidence[static_cast<std::size_t>(i)];
-        c = confidence != nullptr ? confidence[row * n_embd] : NAN;
-        if (!std::isfinite(c)) { // no head, or a broken one: the pick's share of the whole draft vocabulary
-            double sum = 0.0;
-            for (const float v : values) {
-                sum += std::exp(static_cast<double>(v) - block_.values[at]);
-            }
-            c = static_cast<float>(1.0 / sum);
-        }
-        c = std::isfinite(c) ? std::clamp(c, 0.0F, 1.0F) : 0.0F;
-    }
 }
 
 } // namespace adaspark

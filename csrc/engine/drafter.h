@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/draft_backend.h"
 #include "engine/target.h"
-
-struct llama_batch_ext;
 
 namespace adaspark {
 
@@ -71,17 +70,12 @@ class Drafter final : public RowObserver {
 
   private:
     void make_room(int32_t rows);
-    void run(const char * what);
-    void read_block(int32_t rows, int32_t n_draft);
 
     std::string path_;
     Target & target_;
     DrafterInfo info_;
-    llama_model * model_ = nullptr;
-    llama_context * ctx_ = nullptr;
-    llama_batch_ext * batch_ = nullptr;
+    std::unique_ptr<DraftBackend> backend_;
     bool following_ = true;
-    bool broken_ = false;
 
     int32_t n_ctx_ = 0;          // cells of the drafter's cache
     int32_t n_batch_ = 0;        // rows one injection takes

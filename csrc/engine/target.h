@@ -1,4 +1,4 @@
-// The target model: prefill, tree verify, commit (paper sections 2.2 and 3.1) on llama.cpp's public API.
+// The target model: prefill, tree verify, commit (paper sections 2.2 and 3.1) on one of the backends.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,12 @@
 #include <vector>
 
 #include "core/tree.h"
+#include "engine/target_backend.h"
 
-struct llama_batch;
-struct llama_context;
 struct llama_model;
 struct llama_vocab;
 
 namespace adaspark {
-
-class ThreadPool;
 
 struct TargetOptions {
     int32_t n_ctx = 0;                    // tokens; 0 = the model's training context
@@ -30,6 +27,9 @@ struct TargetOptions {
     std::string cache_type_v = "f16";
     bool use_mmap = true;
     int32_t max_rows = core::kMaxRows; // widest verify, rows
+    // What runs the forwards. "own": our graph and kernels on the CPU. "ggml": the same graph on ggml's operations.
+    // "llama": stock llama.cpp. "auto": "own" where it knows the model and the options, else "llama".
+    std::string kernels = "auto";
 };
 
 // Told about every row that enters or leaves the committed text, so that a drafter can follow the target.
@@ -42,7 +42,7 @@ class RowObserver {
     virtual void rows_dropped(int32_t n_past) = 0;
 };
 
-using LoadProgress = std::function<bool(float)>;               // share loaded, [0, 1]; false stops
+// LoadProgress: share loaded, [0, 1]; false stops
 using PrefillProgress = std::function<bool(int32_t, int32_t)>; // tokens done, tokens in all; false stops
 
 class Target {
@@ -56,22 +56,23 @@ class Target {
     const std::string & path() const { return path_; }
     const std::string & architecture() const { return architecture_; }
     std::string description() const;
-    int32_t n_ctx() const { return n_ctx_; }     // tokens
-    int32_t n_vocab() const { return n_vocab_; } // tokens
-    int32_t n_embd() const { return n_embd_; }   // hidden width
-    int32_t n_layer() const { return n_layer_; } // blocks
-    int32_t n_threads() const { return n_threads_; }
-    int32_t max_rows() const { return max_rows_; }   // widest verify
-    bool supports_tree() const { return tree_; }     // false: recurrent state, chains only
-    int32_t max_chain() const { return max_chain_; } // drafts a chain may hold; 0 = plain decoding only
+    std::string kernels() const;                                           // "own/<instruction set>", "ggml" or "llama"
+    const std::string & kernels_reason() const { return kernels_reason_; } // why "auto" took "llama"; else empty
+    int32_t n_ctx() const { return shape_.n_ctx; }                         // tokens
+    int32_t n_vocab() const { return n_vocab_; }                           // tokens
+    int32_t n_embd() const { return shape_.n_embd; }                       // hidden width
+    int32_t n_layer() const { return shape_.n_layer; }                     // blocks
+    int32_t n_threads() const { return shape_.n_threads; }
+    int32_t max_rows() const { return shape_.max_rows; }   // widest verify
+    bool supports_tree() const { return shape_.tree; }     // false: recurrent state, chains only
+    int32_t max_chain() const { return shape_.max_chain; } // drafts a chain may hold; 0 = plain decoding only
     const llama_vocab * vocab() const { return vocab_; }
-    llama_model * model() const { return model_; }
-    llama_context * context() const { return ctx_; }
-    ThreadPool & threads() const { return *threads_; }
+    llama_model * model() const;
+    TargetBackend & backend() const { return *backend_; } // for a drafter on the same weights and threads
 
     int32_t n_past() const { return n_past_; }                  // committed tokens in the cache
     std::span<const int32_t> tokens() const { return tokens_; } // those tokens
-    // Cells in use, by llama.cpp's own count. Equals n_past() between rounds; for tests, it walks the whole cache.
+    // Cells in use, by the backend's own count. Equals n_past() between rounds; for tests, it walks the whole cache.
     int32_t n_kv_cells();
 
     void clear();
@@ -93,55 +94,32 @@ class Target {
     void observer_set(RowObserver * observer) { observer_ = observer; }
     RowObserver * observer() const { return observer_; }
     void tap(int32_t layer);
+    // Inputs of a tapped block for the rows of the last decode, [rows][n_embd].
+    const float * tapped(int32_t layer) const;
 
     std::vector<int32_t> tokenize(const std::string & text, bool add_special, bool parse_special) const;
     std::string token_bytes(int32_t token, bool special) const;
     bool is_eog(int32_t token) const;
 
   private:
-    void load(const TargetOptions & options, const LoadProgress & progress);
-    void open_context(const TargetOptions & options);
+    void open(const TargetOptions & options, const LoadProgress & progress);
     void check_usable() const;
     void check_tree(std::span<const int32_t> tokens, std::span<const int32_t> parents) const;
-    void decode(const char * what);
-    void labels_assign(std::span<const int32_t> parents);
-    void label_sync(int32_t label);
-    void measure_state();
 
     std::string path_;
     std::string architecture_;
-    std::unique_ptr<ThreadPool> threads_;
-    llama_model * model_ = nullptr;
-    llama_context * ctx_ = nullptr;
+    std::string kernels_reason_;
+    std::unique_ptr<TargetBackend> backend_;
     const llama_vocab * vocab_ = nullptr;
-    std::unique_ptr<llama_batch> batch_;
     RowObserver * observer_ = nullptr;
-
-    int32_t n_ctx_ = 0;
+    BackendShape shape_;
     int32_t n_vocab_ = 0;
-    int32_t n_embd_ = 0;
-    int32_t n_layer_ = 0;
-    int32_t n_threads_ = 0;
-    int32_t n_batch_ = 0;
-    int32_t max_rows_ = 0;
-    int32_t max_chain_ = 0;
-    bool tree_ = true;
-    bool broken_ = false; // ggml stopped in the middle of work: nothing may be called or freed any more
 
     int32_t n_past_ = 0;
     std::vector<int32_t> tokens_; // the n_past_ committed tokens
-    // A leaf of the tree is a sequence label of llama.cpp; row i carries the labels [label_lo_[i], label_hi_[i]) of the
-    // leaves below it. The committed cells carry label s up to position labelled_[s] only; the rest is added when a
-    // tree needs that many leaves, because each label costs a walk over the whole cache.
-    std::vector<int32_t> labelled_;
-    int32_t rows_ = 0; // rows of the verify that waits for commit(); 0 = none
-    int32_t labels_ = 0;
-    int32_t label_lo_[core::kMaxRows] = {};
-    int32_t label_hi_[core::kMaxRows] = {};
+    int32_t rows_ = 0;            // rows of the verify that waits for commit(); 0 = none
+    int32_t token_[core::kMaxRows] = {};
     int32_t parent_[core::kMaxRows] = {};
-
-    std::size_t state_header_ = 0;   // bytes of a sequence's saved state without its cells
-    std::size_t state_per_cell_ = 0; // bytes one cell adds; 0 = not measured yet
 };
 
 } // namespace adaspark

@@ -1,0 +1,48 @@
+// What runs a drafter's forwards: llama.cpp, or our own graph. Drafter follows the target and keeps positions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace adaspark {
+
+class Target;
+struct Block;
+struct DrafterInfo;
+using LoadProgress = std::function<bool(float)>;
+
+struct DraftBackendOptions {
+    int32_t n_ctx = 0;     // positions the cache holds, the block's rows included
+    int32_t n_batch = 0;   // rows of one injection, at most
+    int32_t n_threads = 0; // llama.cpp only; our own graph uses the target's threads
+    int32_t n_gpu_layers = -1;
+};
+
+class DraftBackend {
+  public:
+    virtual ~DraftBackend() = default;
+    // Put target features [n][tapped layers x n_embd] into the cache at positions `position`, `position` + 1, ...
+    virtual void inject(const float * features, int32_t n, int32_t position) = 0;
+    // Run the block [anchor, mask, ...] of `rows` rows at `position`; fill the last `n_draft` of them into `out`. The
+    // cache is left as it was.
+    virtual void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, Block & out) = 0;
+    // Positions from `n_past` on are gone; those before `first` are.
+    virtual void drop(int32_t n_past) = 0;
+    virtual void forget(int32_t first) = 0;
+    virtual void clear() = 0;
+    bool broken() const { return broken_; } // stopped in the middle of work: may neither be used nor freed
+
+  protected:
+    bool broken_ = false;
+};
+
+std::unique_ptr<DraftBackend> llama_draft(const std::string & path, Target & target, const DrafterInfo & info,
+                                          const DraftBackendOptions & options, const LoadProgress & progress);
+
+// Throws DrafterError when the own graph cannot run the file. The target must run on it.
+std::unique_ptr<DraftBackend> own_draft(const std::string & path, Target & target, const DrafterInfo & info,
+                                        const DraftBackendOptions & options, const LoadProgress & progress);
+
+} // namespace adaspark

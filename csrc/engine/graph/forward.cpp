@@ -1,0 +1,313 @@
+#include "engine/graph/forward.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace adaspark::graph {
+
+namespace {
+
+constexpr int32_t kUnit = kernels::kBlock / kernels::kColumns; // panels that fill one block of int8 activations
+
+} // namespace
+
+Forward::Forward(const ModelSpec & spec, const Weights & weights, Workers & workers, KvCache & cache)
+    : spec_(spec), weights_(weights), workers_(workers), cache_(cache), kernels_(kernels::kernels_best()) {
+    const auto rows = static_cast<std::size_t>(kMaxRows);
+    const auto n_embd = static_cast<std::size_t>(spec.n_embd);
+    const auto q_width = static_cast<std::size_t>(spec.q_width());
+    const std::size_t width_h = std::max(n_embd, q_width);
+    const auto fc = static_cast<std::size_t>(weights.draft.fc ? weights.draft.fc.k : 0);
+    x_.resize(rows * n_embd);
+    h_.resize(rows * width_h);
+    qkv_.resize(rows * (q_width + 2 * static_cast<std::size_t>(spec.kv_width())));
+    query_.resize(rows * q_width);
+    act_.resize(rows * static_cast<std::size_t>(spec.n_ff));
+    turn_.resize(rows * static_cast<std::size_t>(spec.head_dim));
+    tail_slots_.resize(rows * kTailSlots);
+    tail_count_.resize(rows);
+    taps_.resize(static_cast<std::size_t>(spec.n_layer));
+    scratch_.resize(static_cast<std::size_t>(workers.size()));
+    a_ = normed_rows_.open(h_.data(), std::max(width_h, fc));
+    inner_ = inner_rows_.open(act_.data(), static_cast<std::size_t>(spec.n_ff));
+}
+
+kernels::Activations Forward::Int8Rows::open(float * x, std::size_t width) {
+    const std::size_t blocks = width / kernels::kBlock;
+    q.resize(kMaxRows * width);
+    d.resize(kMaxRows * blocks);
+    dsum.resize(kMaxRows * blocks);
+    sum8.resize(kMaxRows * blocks);
+    return {x, q.data(), d.data(), sum8.data(), dsum.data(), 0};
+}
+
+void Forward::set_rows(int32_t rows) {
+    rows_ = rows;
+    a_.rows = rows;
+    inner_.rows = rows;
+}
+
+// A thread's part of n things.
+Forward::Share Forward::share(int32_t n, int32_t thread) const {
+    const int32_t threads = workers_.size();
+    return {static_cast<int32_t>(int64_t{n} * thread / threads),
+            static_cast<int32_t>(int64_t{n} * (thread + 1) / threads)};
+}
+
+void Forward::gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo,
+                   const float * bias, bool add) const {
+    const int32_t begin = std::clamp(panels.begin, 0, m.panels());
+    const int32_t end = std::clamp(panels.end, 0, m.panels());
+    if (begin >= end) {
+        return;
+    }
+    kernels_.gemm({m.format, m.data, m.k, begin, end, a, rows_, out + static_cast<int64_t>(begin) * kernels::kColumns,
+                   ldo, bias, add});
+}
+
+void Forward::embed(const Matrix & embedding, std::span<const int32_t> tokens) {
+    for (std::size_t r = 0; r < tokens.size(); ++r) {
+        kernels::unpack_column(embedding.format, embedding.k, embedding.data, tokens[r],
+                               x_.data() + r * static_cast<std::size_t>(spec_.n_embd));
+    }
+}
+
+// What does not depend on the block: angles, and each row's slots in order of position.
+void Forward::prepare(const Rows & rows) {
+    in_ = &rows;
+    set_rows(rows.count);
+    const int32_t half = spec_.head_dim / 2;
+    const float step = std::pow(spec_.rope_base, -2.0F / static_cast<float>(spec_.head_dim));
+    const int32_t tail = rows.committed / kernels::kChunk * kernels::kChunk;
+    int32_t longest = 0;
+    for (int32_t r = 0; r < rows.count; ++r) {
+        float * turn = turn_.data() + static_cast<std::ptrdiff_t>(r) * spec_.head_dim;
+        float theta = static_cast<float>(rows.position[r]);
+        for (int32_t i = 0; i < half; ++i, theta *= step) { // as ggml: the angle is a running product
+            const float factor = weights_.rope_factors != nullptr ? weights_.rope_factors[i] : 1.0F;
+            turn[2 * i] = std::cos(spec_.rope_scale * theta / factor);
+            turn[2 * i + 1] = std::sin(spec_.rope_scale * theta / factor);
+        }
+        int32_t * slots = tail_slots_.data() + static_cast<std::ptrdiff_t>(r) * kTailSlots;
+        int32_t n = 0;
+        for (int32_t s = tail; s < rows.committed; ++s) {
+            slots[n++] = s;
+        }
+        for (uint64_t bits = rows.visible[r]; bits != 0; bits &= bits - 1) {
+            slots[n++] = rows.committed + std::countr_zero(bits);
+        }
+        tail_count_[static_cast<std::size_t>(r)] = n;
+        longest = std::max(longest, n);
+    }
+    chunks_ = tail / kernels::kChunk + (longest + kernels::kChunk - 1) / kernels::kChunk;
+    const auto group = static_cast<std::size_t>(std::min(rows.count, kAttendRows) * spec_.n_head);
+    const std::size_t needed = group * static_cast<std::size_t>(chunks_) * static_cast<std::size_t>(spec_.head_dim + 8);
+    if (partials_.size() < needed) {
+        partials_.resize(needed);
+    }
+}
+
+void Forward::run(const Rows & rows, std::span<const int32_t> taps) {
+    prepare(rows);
+    const std::size_t row = static_cast<std::size_t>(spec_.n_embd);
+    for (const int32_t layer : taps) {
+        taps_[static_cast<std::size_t>(layer)].resize(kMaxRows * row);
+    }
+    workers_.run([&](int32_t thread) {
+        for (int32_t layer = 0; layer < spec_.n_layer; ++layer) {
+            if (std::find(taps.begin(), taps.end(), layer) != taps.end()) {
+                const Share mine = share(rows_, thread);
+                const std::size_t first = static_cast<std::size_t>(mine.begin) * row;
+                std::copy_n(x_.data() + first, static_cast<std::size_t>(mine.end - mine.begin) * row,
+                            taps_[static_cast<std::size_t>(layer)].data() + first);
+            }
+            block(weights_.blocks[static_cast<std::size_t>(layer)], layer, thread);
+        }
+    });
+}
+
+void Forward::block(const BlockWeights & w, int32_t layer, int32_t thread) {
+    const bool quantized = w.wq.quantized() || w.wk.quantized() || w.wv.quantized();
+    norm(x_.data(), w.attn_norm, 0, rows_, quantized, thread);
+    workers_.barrier();
+    project(w, thread);
+    workers_.barrier();
+    rotate_and_store(w, layer, thread, false);
+    workers_.barrier();
+    attend(layer, thread); // ends with a barrier; its output is in h_, quantised where wo needs it
+    gemm(w.wo, a_, share(w.wo.panels(), thread), x_.data(), spec_.n_embd, nullptr, true);
+    workers_.barrier();
+    norm(x_.data(), w.ffn_norm, 0, rows_, w.gate.quantized() || w.up.quantized(), thread);
+    workers_.barrier();
+    feed_forward(w, thread);
+    workers_.barrier();
+}
+
+// h = norm(x) for this thread's rows, as int8 too when a product wants that. Row 0 of h is row `first` of x.
+void Forward::norm(const float * x, const float * weight, int32_t first, int32_t rows, bool quantize, int32_t thread) {
+    const int32_t n = spec_.n_embd;
+    const Share mine = share(rows, thread);
+    for (int32_t r = mine.begin; r < mine.end; ++r) {
+        float * h = h_.data() + static_cast<std::ptrdiff_t>(r) * n;
+        kernels_.rms_norm(x + static_cast<std::ptrdiff_t>(first + r) * n, weight, n, spec_.eps, h);
+        if (quantize) {
+            kernels_.quantize(h, 0, n, r, a_);
+        }
+    }
+}
+
+// Queries, keys and values as one list of panels, so that every thread gets the same number.
+void Forward::project(const BlockWeights & w, int32_t thread) {
+    const int64_t ldo = spec_.q_width() + 2 * spec_.kv_width();
+    const int32_t nq = w.wq.panels();
+    const int32_t nk = w.wk.panels();
+    const Share mine = share(nq + 2 * nk, thread);
+    gemm(w.wq, a_, mine, qkv_.data(), ldo, w.bq, false);
+    gemm(w.wk, a_, {mine.begin - nq, mine.end - nq}, qkv_.data() + spec_.q_width(), ldo, w.bk, false);
+    gemm(w.wv, a_, {mine.begin - nq - nk, mine.end - nq - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo,
+         w.bv, false);
+}
+
+void Forward::rotate(const float * x, const float * norm, int32_t row, float scale, float * out) const {
+    const int32_t dim = spec_.head_dim;
+    const float * turn = turn_.data() + static_cast<std::ptrdiff_t>(row) * dim;
+    float normed[512];
+    if (norm != nullptr) {
+        kernels_.rms_norm(x, norm, dim, spec_.eps, normed);
+        x = normed;
+    }
+    const int32_t half = dim / 2;
+    for (int32_t i = 0; i < half; ++i) {
+        const int32_t a = spec_.rope_interleaved ? 2 * i : i;
+        const int32_t b = spec_.rope_interleaved ? 2 * i + 1 : i + half;
+        const float u = x[a];
+        const float v = x[b];
+        out[a] = (u * turn[2 * i] - v * turn[2 * i + 1]) * scale;
+        out[b] = (u * turn[2 * i + 1] + v * turn[2 * i]) * scale;
+    }
+}
+
+void Forward::rotate_and_store(const BlockWeights & w, int32_t layer, int32_t thread, bool keys_only) {
+    const int32_t dim = spec_.head_dim;
+    const int32_t ldq = spec_.q_width() + 2 * spec_.kv_width();
+    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+    const int32_t queries = keys_only ? 0 : spec_.n_head;
+    const Share mine = share(queries + 2 * spec_.n_head_kv, thread); // whole heads
+    for (int32_t item = mine.begin; item < mine.end; ++item) {
+        for (int32_t r = 0; r < rows_; ++r) {
+            const int32_t slot = in_->committed + r;
+            const float * row = qkv_.data() + static_cast<std::ptrdiff_t>(r) * ldq;
+            if (item < queries) {
+                rotate(row + item * dim, w.q_norm, r, scale,
+                       query_.data() + static_cast<std::ptrdiff_t>(r) * spec_.q_width() + item * dim);
+            } else if (const int32_t head = item - queries; head < spec_.n_head_kv) {
+                float key[512];
+                rotate(row + spec_.q_width() + head * dim, w.k_norm, r, 1.0F, key);
+                kernels_.store_key(key, dim, cache_.half(), cache_.keys(layer, head), slot);
+            } else {
+                const int32_t at = head - spec_.n_head_kv;
+                kernels_.store_value(row + spec_.q_width() + spec_.kv_width() + at * dim, dim, cache_.half(),
+                                     cache_.values(layer, at), slot);
+            }
+        }
+    }
+}
+
+// Gate and up of 32 columns, their product, and its int8 form: one thread makes a whole block of the inner row.
+void Forward::feed_forward(const BlockWeights & w, int32_t thread) {
+    Scratch & s = scratch_[static_cast<std::size_t>(thread)];
+    s.gate.resize(kMaxRows * kernels::kBlock);
+    s.up.resize(kMaxRows * kernels::kBlock);
+    const int32_t n_ff = spec_.n_ff;
+    const Share mine = share(n_ff / kernels::kBlock, thread);
+    for (int32_t unit = mine.begin; unit < mine.end; ++unit) {
+        const int32_t panel = unit * kUnit;
+        kernels_.gemm({w.gate.format, w.gate.data, w.gate.k, panel, panel + kUnit, a_, rows_, s.gate.data(),
+                       kernels::kBlock, nullptr, false});
+        kernels_.gemm({w.up.format, w.up.data, w.up.k, panel, panel + kUnit, a_, rows_, s.up.data(), kernels::kBlock,
+                       nullptr, false});
+        for (int32_t r = 0; r < rows_; ++r) {
+            float * out = act_.data() + static_cast<std::ptrdiff_t>(r) * n_ff + unit * kernels::kBlock;
+            kernels_.silu_mul(s.gate.data() + r * kernels::kBlock, s.up.data() + r * kernels::kBlock, kernels::kBlock,
+                              out);
+            if (w.down.quantized()) {
+                kernels_.quantize(out, unit * kernels::kBlock, kernels::kBlock, r, inner_);
+            }
+        }
+    }
+    workers_.barrier();
+    gemm(w.down, inner_, share(w.down.panels(), thread), x_.data(), spec_.n_embd, nullptr, true);
+}
+
+// ---- what stands around the blocks ---------------------------------------------------------------------------------
+
+void Forward::inject(const Rows & rows, const float * g) {
+    prepare(rows);
+    workers_.run([&](int32_t thread) {
+        const Share mine = share(rows_, thread);
+        for (int32_t r = mine.begin; r < mine.end; ++r) {
+            const float * row = g + static_cast<std::ptrdiff_t>(r) * spec_.n_embd;
+            std::copy_n(row, spec_.n_embd, h_.data() + static_cast<std::ptrdiff_t>(r) * spec_.n_embd);
+            kernels_.quantize(row, 0, spec_.n_embd, r, a_);
+        }
+        workers_.barrier();
+        const int64_t ldo = spec_.q_width() + 2 * spec_.kv_width();
+        for (int32_t layer = 0; layer < spec_.n_layer; ++layer) {
+            const BlockWeights & w = weights_.blocks[static_cast<std::size_t>(layer)];
+            const int32_t nk = w.wk.panels();
+            const Share panels = share(2 * nk, thread);
+            gemm(w.wk, a_, panels, qkv_.data() + spec_.q_width(), ldo, nullptr, false);
+            gemm(w.wv, a_, {panels.begin - nk, panels.end - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo,
+                 nullptr, false);
+            workers_.barrier();
+            rotate_and_store(w, layer, thread, true);
+            workers_.barrier();
+        }
+    });
+}
+
+void Forward::head(const Matrix & output, int32_t first, int32_t count) {
+    n_head_columns_ = output.n;
+    ld_logits_ = static_cast<int64_t>(output.panels()) * kernels::kColumns;
+    const std::size_t needed = static_cast<std::size_t>(ld_logits_) * static_cast<std::size_t>(count);
+    if (logits_.size() < needed) {
+        logits_.resize(needed);
+    }
+    set_rows(count);
+    workers_.run([&](int32_t thread) {
+        norm(x_.data(), weights_.output_norm, first, count, output.quantized(), thread);
+        workers_.barrier();
+        gemm(output, a_, share(output.panels(), thread), logits_.data(), ld_logits_, nullptr, false);
+    });
+}
+
+std::span<float> Forward::logits(int32_t i) {
+    return {logits_.data() + i * ld_logits_, static_cast<std::size_t>(n_head_columns_)};
+}
+
+void Forward::multiply(const Matrix & m, const float * in, int32_t rows, float * out) {
+    set_rows(rows);
+    workers_.run([&](int32_t thread) {
+        const Share mine = share(rows, thread);
+        for (int32_t r = mine.begin; r < mine.end && m.quantized(); ++r) {
+            kernels_.quantize(in + static_cast<std::ptrdiff_t>(r) * m.k, 0, m.k, r, a_);
+        }
+        workers_.barrier();
+        kernels::Activations a = a_;
+        a.x = const_cast<float *>(in); // read only by products
+        gemm(m, a, share(m.panels(), thread), out, static_cast<int64_t>(m.panels()) * kernels::kColumns, nullptr,
+             false);
+    });
+}
+
+void Forward::norm_rows(float * x, int32_t rows, int32_t n, const float * weight) {
+    for (int32_t r = 0; r < rows; ++r) {
+        float * row = x + static_cast<std::ptrdiff_t>(r) * n;
+        kernels_.rms_norm(row, weight, n, spec_.eps, row);
+    }
+}
+
+} // namespace adaspark::graph

@@ -1,0 +1,119 @@
+// Runs the blocks of a model over a few rows with our kernels: the one forward behind prefill, plain steps, chains,
+// trees and the drafter's block. Every thread walks the same list of steps and takes its share of each; a step's result
+// depends on no share, so any number of threads gives the same bits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/graph/kv_cache.h"
+#include "engine/graph/weights.h"
+#include "engine/graph/workers.h"
+
+namespace adaspark::graph {
+
+inline constexpr int32_t kMaxRows = 64;    // rows of one forward: what a row sees of them fits one word
+inline constexpr int32_t kAttendRows = 16; // rows whose attention is worked out together: bounds the partial results
+inline constexpr int32_t kTailSlots =
+    kernels::kChunk + kMaxRows; // slots of a row in chunks not wholly committed, at most
+
+// The rows of one forward. Row r's key and value go to slot committed + r.
+struct Rows {
+    int32_t count = 0;
+    int32_t committed = 0;           // slots before the rows; every row sees all of them
+    int32_t position[kMaxRows] = {}; // for the rotation
+    uint64_t visible[kMaxRows] = {}; // bit s: the row sees row s of this forward (itself included), in order of slots
+};
+
+class Forward {
+  public:
+    // Everything given must outlive this object. `n_slots`: slots of the cache.
+    Forward(const ModelSpec & spec, const Weights & weights, Workers & workers, KvCache & cache);
+
+    // Input rows: the embeddings of `tokens`, or ready rows put into input() beforehand.
+    void embed(const Matrix & embedding, std::span<const int32_t> tokens);
+    float * input() { return x_.data(); } // [rows][n_embd]; holds the last block's output after run()
+
+    // All blocks. `taps`: blocks whose input rows are copied to tap(i).
+    void run(const Rows & rows, std::span<const int32_t> taps);
+    const float * tap(std::size_t i) const { return taps_[i].data(); }
+
+    // Keys and values of ready rows `g` [rows][n_embd] into every block's cache, without running the blocks.
+    void inject(const Rows & rows, const float * g);
+
+    // Final norm and head of rows [first, first + count) of the last run: logits(0) is row `first`.
+    void head(const Matrix & output, int32_t first, int32_t count);
+    std::span<float> logits(int32_t i); // [columns of the head]
+    const float * normed(int32_t i) const {
+        return h_.data() + static_cast<std::ptrdiff_t>(i) * spec_.n_embd;
+    } // before the head
+
+    // out [rows][columns rounded up to 8] = matrix * in [rows][k]
+    void multiply(const Matrix & m, const float * in, int32_t rows, float * out);
+    // norm every row of `x` [rows][n] in place
+    void norm_rows(float * x, int32_t rows, int32_t n, const float * weight);
+
+  private:
+    struct Scratch { // of one thread
+        std::vector<float> attend;
+        std::vector<float> gate, up;
+        std::vector<const float *> q;
+        std::vector<float *> out;
+        std::vector<const int32_t *> slots;
+        std::vector<int32_t> n_slots;
+    };
+    struct Int8Rows {
+        std::vector<int8_t> q;
+        std::vector<float> d, dsum;
+        std::vector<int32_t> sum8;
+        kernels::Activations open(float * x, std::size_t width);
+    };
+    struct Share {
+        int32_t begin, end;
+    };
+
+    void set_rows(int32_t rows);
+    void prepare(const Rows & rows);
+    void block(const BlockWeights & w, int32_t layer, int32_t thread);
+    void norm(const float * x, const float * weight, int32_t first, int32_t rows, bool quantize, int32_t thread);
+    void project(const BlockWeights & w, int32_t thread);
+    void rotate_and_store(const BlockWeights & w, int32_t layer, int32_t thread, bool keys_only);
+    void rotate(const float * x, const float * norm, int32_t row, float scale, float * out) const;
+    void attend(int32_t layer, int32_t thread);
+    void attend_item(int32_t layer, int32_t head, int32_t chunk, int32_t row_begin, int32_t row_end, Scratch & s);
+    void feed_forward(const BlockWeights & w, int32_t thread);
+    void gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo,
+              const float * bias, bool add) const;
+    Share share(int32_t n, int32_t thread) const;
+
+    const ModelSpec & spec_;
+    const Weights & weights_;
+    Workers & workers_;
+    KvCache & cache_;
+    const kernels::Kernels & kernels_;
+
+    int32_t rows_ = 0;
+    const Rows * in_ = nullptr;
+    std::vector<float> x_;     // residual stream
+    std::vector<float> h_;     // normed rows, then attention's output: what the next product multiplies
+    std::vector<float> qkv_;   // queries, keys and values of each row
+    std::vector<float> query_; // rotated and scaled
+    std::vector<float> act_;   // the feed-forward's inner rows
+    std::vector<float> turn_;  // [row][head_dim / 2][cosine, sine]
+    std::vector<float> partials_;
+    std::vector<float> logits_;
+    std::vector<std::vector<float>> taps_;
+    Int8Rows normed_rows_;            // h_ as int8
+    Int8Rows inner_rows_;             // act_ as int8
+    kernels::Activations a_;          // of h_
+    kernels::Activations inner_;      // of act_
+    std::vector<int32_t> tail_slots_; // [row][kTailSlots] slots from the first chunk that is not wholly committed on
+    std::vector<int32_t> tail_count_;
+    int32_t chunks_ = 0; // chunks the longest row has
+    std::vector<Scratch> scratch_;
+    int32_t n_head_columns_ = 0;
+    int64_t ld_logits_ = 0;
+};
+
+} // namespace adaspark::graph

@@ -1,0 +1,100 @@
+// Attention: chunks of 128 positions, each worked out alone for all rows and heads that share its keys, then merged in
+// order. A chunk is cut by position and not by slot, so a row sums in the same order in a chain, in a tree and alone.
+#include "engine/graph/forward.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace adaspark::graph {
+
+void Forward::attend_item(int32_t layer, int32_t head, int32_t chunk, int32_t row_begin, int32_t row_end, Scratch & s) {
+    const int32_t dim = spec_.head_dim;
+    const int32_t group = spec_.n_head / spec_.n_head_kv; // query heads that share this key head
+    const int32_t queries = (row_end - row_begin) * group;
+    const int32_t first_tail = in_->committed / kernels::kChunk;
+    const bool full = chunk < first_tail; // wholly committed: every row sees all of it
+    const std::int64_t stride = dim + 8;
+    s.attend.resize(std::max(s.attend.size(), static_cast<std::size_t>(queries * (kernels::kTile + kernels::kChunk))));
+    s.q.resize(static_cast<std::size_t>(queries));
+    s.out.resize(s.q.size());
+    s.slots.resize(s.q.size());
+    s.n_slots.resize(s.q.size());
+    std::size_t n = 0;
+    for (int32_t r = row_begin; r < row_end; ++r) {
+        const int32_t from = (chunk - first_tail) * kernels::kChunk;
+        const int32_t count =
+            full ? 0 : std::clamp(tail_count_[static_cast<std::size_t>(r)] - from, 0, kernels::kChunk);
+        for (int32_t g = 0; g < group; ++g) {
+            const int32_t q_head = head * group + g;
+            float * out =
+                partials_.data() +
+                ((static_cast<std::int64_t>(r - row_begin) * spec_.n_head + q_head) * chunks_ + chunk) * stride;
+            if (!full && count == 0) {
+                out[1] = 0.0F; // this row ends before the chunk
+                continue;
+            }
+            s.q[n] = query_.data() + static_cast<std::ptrdiff_t>(r) * spec_.q_width() + q_head * dim;
+            s.out[n] = out;
+            s.slots[n] = tail_slots_.data() + static_cast<std::ptrdiff_t>(r) * kTailSlots + (full ? 0 : from);
+            s.n_slots[n] = count;
+            ++n;
+        }
+    }
+    if (n == 0) {
+        return;
+    }
+    kernels::Attend t;
+    t.half = cache_.half();
+    t.k = cache_.keys(layer, head);
+    t.v = cache_.values(layer, head);
+    t.head_dim = dim;
+    if (full) {
+        t.slot_begin = chunk * kernels::kChunk;
+        t.slot_end = t.slot_begin + kernels::kChunk;
+    } else {
+        // A tree's rows of this chunk may lie anywhere behind the committed slots.
+        t.slot_begin = std::min(chunk * kernels::kChunk, in_->committed) / 8 * 8;
+        t.slot_end = (in_->committed + rows_ + 7) / 8 * 8;
+        t.slots = s.slots.data();
+        t.n_slots = s.n_slots.data();
+    }
+    t.q = s.q.data();
+    t.n_queries = static_cast<int32_t>(n);
+    t.out = s.out.data();
+    t.scratch = s.attend.data();
+    kernels_.attend(t);
+}
+
+void Forward::attend(int32_t layer, int32_t thread) {
+    const int32_t dim = spec_.head_dim;
+    const int32_t threads = workers_.size();
+    const int32_t unit = std::lcm(dim, kernels::kBlock) / dim; // heads that fill whole blocks of int8 activations
+    const std::int64_t stride = dim + 8;
+    const BlockWeights & w = weights_.blocks[static_cast<std::size_t>(layer)];
+    for (int32_t begin = 0; begin < rows_; begin += kAttendRows) {
+        const int32_t end = std::min(rows_, begin + kAttendRows);
+        for (int32_t item = thread; item < spec_.n_head_kv * chunks_; item += threads) {
+            attend_item(layer, item % spec_.n_head_kv, item / spec_.n_head_kv, begin, end,
+                        scratch_[static_cast<std::size_t>(thread)]);
+        }
+        workers_.barrier();
+        const int32_t units = spec_.n_head / unit;
+        const Share mine = share((end - begin) * units, thread);
+        for (int32_t i = mine.begin; i < mine.end; ++i) {
+            const int32_t r = begin + i / units;
+            const int32_t first = i % units * unit;
+            float * out = h_.data() + static_cast<std::ptrdiff_t>(r) * spec_.q_width() + first * dim;
+            for (int32_t q_head = first; q_head < first + unit; ++q_head) {
+                const float * part = partials_.data() +
+                                     (static_cast<std::int64_t>(r - begin) * spec_.n_head + q_head) * chunks_ * stride;
+                kernels_.merge(part, stride, chunks_, dim, out + (q_head - first) * dim);
+            }
+            if (w.wo.quantized()) {
+                kernels_.quantize(out, first * dim, unit * dim, r, a_);
+            }
+        }
+        workers_.barrier();
+    }
+}
+
+} // namespace adaspark::graph

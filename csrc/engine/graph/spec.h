@@ -1,0 +1,74 @@
+// What a model file describes, as the graph needs it: shapes, constants and where each tensor's bytes lie. Read from
+// the GGUF alone; both executors (our kernels, ggml's stock operations) run exactly this.
+//
+// One block: x += wo * attention(rope(norm(x) * wq), rope(norm(x) * wk), norm(x) * wv);
+//            x += down * (silu(gate * norm(x)) * (up * norm(x))).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace adaspark {
+class GgufFile;
+}
+
+namespace adaspark::graph {
+
+// A tensor of the file: n columns of k inputs (a vector has n = 1).
+struct TensorRef {
+    std::string name; // empty = the model has none
+    int64_t k = 0;
+    int64_t n = 0;
+    int32_t type = 0;    // ggml_type
+    uint64_t offset = 0; // bytes from the start of the file
+    uint64_t bytes = 0;
+    explicit operator bool() const { return !name.empty(); }
+};
+
+struct BlockSpec {
+    TensorRef attn_norm, wq, wk, wv, wo;
+    TensorRef bq, bk, bv;     // optional biases
+    TensorRef q_norm, k_norm; // optional norms over each head
+    TensorRef ffn_norm, gate, up, down;
+};
+
+// A DSpark drafter's parts (architecture `dflash`); see drafter_check.cpp for the keys.
+struct DraftSpec {
+    TensorRef fc, fc_norm;                 // tapped features to one row, and its norm
+    TensorRef w1, w2;                      // Markov head
+    TensorRef confidence, confidence_bias; // optional
+    TensorRef d2t;                         // optional: target id of each draft token
+};
+
+struct ModelSpec {
+    std::string path;
+    std::string architecture;
+    int32_t n_embd = 0;
+    int32_t n_layer = 0;
+    int32_t n_head = 0;
+    int32_t n_head_kv = 0;
+    int32_t head_dim = 0;
+    int32_t n_ff = 0;
+    int32_t n_vocab = 0; // rows of the head
+    int32_t n_ctx_train = 0;
+    float eps = 0.0F;
+    float rope_base = 10000.0F;
+    float rope_scale = 1.0F;       // positions are multiplied by it
+    bool rope_interleaved = false; // pairs (0, 1), (2, 3), ...; else (0, d/2), (1, d/2 + 1), ...
+    TensorRef rope_factors;        // optional, divides each pair's angle
+    TensorRef embedding;           // a drafter may have none: the target's
+    TensorRef output_norm;
+    TensorRef output; // none: the embedding is the head too (for a drafter without either, the target's)
+    std::vector<BlockSpec> blocks;
+    DraftSpec draft; // `dflash` only
+
+    int32_t q_width() const { return n_head * head_dim; }
+    int32_t kv_width() const { return n_head_kv * head_dim; }
+};
+
+// Reads the description. Returns an empty string, or in words why this graph cannot run the file: an architecture, key,
+// format or tensor it does not know. Whatever the file holds must be understood, or the file is not run.
+std::string read_spec(const GgufFile & file, ModelSpec & out);
+
+} // namespace adaspark::graph

@@ -1,0 +1,65 @@
+// A model's weights in memory, packed for our kernels: one copy, read once from the file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/graph/spec.h"
+#include "kernels/kernels.h"
+
+namespace adaspark::graph {
+
+struct Matrix {
+    kernels::Format format = kernels::Format::f32;
+    int32_t k = 0; // inputs
+    int32_t n = 0; // columns; 0 = the model has no such matrix
+    const uint8_t * data = nullptr;
+
+    int32_t panels() const { return kernels::panels(n); }
+    bool quantized() const { return kernels::is_quantized(format); }
+    explicit operator bool() const { return n > 0; }
+};
+
+struct BlockWeights {
+    const float * attn_norm = nullptr;
+    Matrix wq, wk, wv, wo;
+    const float *bq = nullptr, *bk = nullptr, *bv = nullptr;
+    const float *q_norm = nullptr, *k_norm = nullptr;
+    const float * ffn_norm = nullptr;
+    Matrix gate, up, down;
+};
+
+struct DraftWeights {
+    Matrix fc, w1, w2, confidence;
+    const float * fc_norm = nullptr;
+    float confidence_bias = 0.0F;
+};
+
+class Weights {
+  public:
+    // Throws ModelError (unreadable, stopped by `progress`), OutOfMemoryError.
+    Weights(const ModelSpec & spec, const std::function<bool(float)> & progress);
+
+    std::size_t bytes() const { return size_; }
+
+    Matrix embedding;
+    Matrix output; // the head; the embedding where they are one
+    const float * output_norm = nullptr;
+    const float * rope_factors = nullptr;
+    std::vector<BlockWeights> blocks;
+    DraftWeights draft;
+
+  private:
+    struct Free {
+        void operator()(uint8_t * p) const;
+    };
+    struct Loader;
+
+    std::size_t size_ = 0; // bytes
+    std::unique_ptr<uint8_t[], Free> arena_;
+};
+
+} // namespace adaspark::graph

@@ -1,0 +1,107 @@
+#include "engine/graph/workers.h"
+
+#include "engine/error.h"
+
+#include <chrono>
+#include <string>
+#include <system_error>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#endif
+
+namespace adaspark::graph {
+
+namespace {
+
+void relax() {
+#if defined(__x86_64__) || defined(_M_X64)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+// Turns of waiting, about 2 ms, before the processor is offered to others: whoever takes it keeps it for milliseconds.
+constexpr int32_t kSpins = 100000;
+constexpr std::chrono::microseconds kAwake{300}; // spinning after a job, in case the next one comes at once
+
+template <typename Done> void spin_until(Done && done) {
+    for (int32_t i = 0; !done(); ++i) {
+        relax();
+        if (i >= kSpins) {
+            std::this_thread::yield();
+        }
+    }
+}
+
+} // namespace
+
+Workers::Workers(int32_t n_threads) {
+    try {
+        for (int32_t i = 1; i < n_threads; ++i) {
+            threads_.emplace_back([this, i] { loop(i); });
+        }
+    } catch (const std::system_error & error) {
+        const std::string why = error.what();
+        stop();
+        throw BackendError("cannot start " + std::to_string(n_threads) + " threads (" + why + "). Ask for fewer (-t)");
+    }
+}
+
+Workers::~Workers() { stop(); }
+
+void Workers::stop() {
+    stopping_ = true;
+    job_.fetch_add(1, std::memory_order_release);
+    job_.notify_all();
+    for (std::thread & thread : threads_) {
+        thread.join();
+    }
+    threads_.clear();
+}
+
+void Workers::start(Call call, void * data) {
+    call_ = call;
+    data_ = data;
+    running_.store(static_cast<int32_t>(threads_.size()), std::memory_order_relaxed);
+    job_.fetch_add(1, std::memory_order_release);
+    job_.notify_all();
+}
+
+void Workers::finish() {
+    spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
+}
+
+void Workers::barrier() {
+    const auto all = static_cast<int32_t>(threads_.size()) + 1;
+    if (all == 1) {
+        return;
+    }
+    const uint32_t phase = phase_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == all - 1) {
+        arrived_.store(0, std::memory_order_relaxed);
+        phase_.store(phase + 1, std::memory_order_release);
+        return;
+    }
+    spin_until([&] { return phase_.load(std::memory_order_acquire) != phase; });
+}
+
+void Workers::loop(int32_t thread) {
+    uint32_t seen = 0;
+    for (;;) {
+        const auto asleep_at = std::chrono::steady_clock::now() + kAwake;
+        while (job_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < asleep_at) {
+            relax();
+        }
+        job_.wait(seen, std::memory_order_acquire);
+        ++seen;
+        if (stopping_) {
+            return;
+        }
+        call_(data_, thread);
+        running_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+}
+
+} // namespace adaspark::graph

@@ -1,0 +1,54 @@
+// Threads that run one function together and meet at barriers: a forward of a small model is some hundred barriers in a
+// few milliseconds, so waiting is spinning. Between two forwards they spin for a moment only, then sleep.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace adaspark::graph {
+
+class Workers {
+  public:
+    // The calling thread of run() is one of the `n_threads`. Throws BackendError when threads cannot be started.
+    explicit Workers(int32_t n_threads);
+    ~Workers();
+    Workers(const Workers &) = delete;
+    Workers & operator=(const Workers &) = delete;
+
+    int32_t size() const { return static_cast<int32_t>(threads_.size()) + 1; }
+
+    // Calls job(thread) on every thread, thread = 0 .. size() - 1, and returns when all are done. The job must not
+    // throw.
+    template <typename F> void run(F && job) {
+        const auto call = [](void * data, int32_t thread) {
+            (*static_cast<std::remove_reference_t<F> *>(data))(thread);
+        };
+        start(call, &job);
+        job(0);
+        finish();
+    }
+
+    // All threads of the running job come here before any goes on.
+    void barrier();
+
+  private:
+    using Call = void (*)(void *, int32_t);
+    void start(Call call, void * data);
+    void finish();
+    void stop();
+    void loop(int32_t thread);
+
+    std::vector<std::thread> threads_;
+    Call call_ = nullptr;
+    void * data_ = nullptr;
+    bool stopping_ = false;
+    alignas(64) std::atomic<uint32_t> job_{0};    // number of the job to run
+    alignas(64) std::atomic<int32_t> running_{0}; // threads still inside it
+    alignas(64) std::atomic<int32_t> arrived_{0}; // threads at the barrier
+    alignas(64) std::atomic<uint32_t> phase_{0};  // barriers passed
+};
+
+} // namespace adaspark::graph

@@ -1,0 +1,71 @@
+// What runs a target's forwards: llama.cpp, or a graph of our own. Target checks every argument and keeps the committed
+// text; a backend computes rows and holds their keys and values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+struct llama_context;
+struct llama_model;
+
+namespace adaspark {
+
+class GgufFile;
+struct TargetOptions;
+using LoadProgress = std::function<bool(float)>;
+
+struct BackendShape {
+    int32_t n_ctx = 0;   // tokens
+    int32_t n_batch = 0; // tokens of one prefill()
+    int32_t n_embd = 0;  // hidden width
+    int32_t n_layer = 0; // blocks
+    int32_t n_threads = 0;
+    int32_t max_rows = 0;  // widest verify
+    int32_t max_chain = 0; // drafts of a chain
+    bool tree = true;      // false: chains only
+};
+
+class TargetBackend {
+  public:
+    virtual ~TargetBackend() = default;
+
+    const BackendShape & shape() const { return shape_; }
+    virtual std::string kernels() const = 0;     // "llama", "own/<instruction set>", "ggml"
+    virtual std::string description() const = 0; // of the model, for people
+    virtual llama_model * model() const = 0;     // for its vocabulary and texts; weights only under "llama"
+    virtual llama_context * context() const { return nullptr; } // under "llama"
+
+    // `tokens` (at most n_batch) are appended to `n_past` committed ones. `last`: their last row's logits are wanted.
+    virtual void prefill(std::span<const int32_t> tokens, int32_t n_past, bool last) = 0;
+    virtual std::span<float> last_logits() = 0;
+    // Rows of a checked tree behind `n_past` committed tokens.
+    virtual void verify(std::span<const int32_t> tokens, std::span<const int32_t> parents, int32_t n_past) = 0;
+    virtual std::span<float> row_logits(int32_t row) = 0;
+    // Keep a checked path of the last verify.
+    virtual void commit(std::span<const int32_t> path, int32_t n_past) = 0;
+    virtual void rollback(int32_t n_past) = 0;
+    virtual void clear() = 0;
+    // Cells in use; `n_past` when nothing leaked.
+    virtual int32_t n_cells(int32_t n_past) = 0;
+
+    // Keep the input rows of a block from now on; those of the last decode, [rows][n_embd].
+    virtual void tap(int32_t layer) = 0;
+    virtual const float * tapped(int32_t layer) const = 0;
+
+    bool broken() const { return broken_; } // stopped in the middle of work: may neither be used nor freed
+
+  protected:
+    BackendShape shape_;
+    bool broken_ = false;
+};
+
+// Throws std::invalid_argument on a cache type or flash-attention mode that is none.
+void llama_options_check(const TargetOptions & options);
+
+std::unique_ptr<TargetBackend> llama_target(const GgufFile & file, const TargetOptions & options,
+                                            const LoadProgress & progress);
+
+} // namespace adaspark

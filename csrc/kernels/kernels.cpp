@@ -1,0 +1,65 @@
+#include "kernels/kernels.h"
+
+#include "kernels/tables.h"
+
+#include <cstring>
+#include <initializer_list>
+
+#ifdef ADASPARK_KERNELS_X86
+#include <cpuid.h>
+#endif
+
+namespace adaspark::kernels {
+
+namespace {
+
+#ifdef ADASPARK_KERNELS_X86
+bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+bool has_avx_vnni() { // leaf 7, subleaf 1, EAX bit 4; older compilers know no name for it
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1U << 4)) != 0;
+}
+
+bool has_avx512_vnni() {
+    return __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+} // namespace
+
+const Kernels * kernels_named(const char * name) {
+    const auto is = [&](const Kernels & table) { return std::strcmp(name, table.name) == 0; };
+    if (is(kPortable)) {
+        return &kPortable;
+    }
+#ifdef ADASPARK_KERNELS_X86
+    if (is(kAvx2) && has_avx2()) {
+        return &kAvx2;
+    }
+    if (is(kAvxVnni) && has_avx2() && has_avx_vnni()) {
+        return &kAvxVnni;
+    }
+    if (is(kAvx512Vnni) && has_avx2() && has_avx512_vnni()) {
+        return &kAvx512Vnni;
+    }
+#endif
+    return nullptr;
+}
+
+const Kernels & kernels_best() {
+    static const Kernels & best = []() -> const Kernels & {
+        for (const char * name : {"avx512vnni", "avxvnni", "avx2"}) {
+            if (const Kernels * table = kernels_named(name)) {
+                return *table;
+            }
+        }
+        return kPortable;
+    }();
+    return best;
+}
+
+} // namespace adaspark::kernels

@@ -1,0 +1,83 @@
+// The CPU kernels of the own verify, as a table of functions for one instruction set.
+//
+// The rule all of them keep: what is computed for one row (one query) is the same sequence of operations whatever other
+// rows are computed with it, and the same in every table, so that results are equal bit for bit. Integer dot products
+// are exact; every F32 sum runs in the one order its comment gives, with fused multiply-adds.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/format.h"
+
+namespace adaspark::kernels {
+
+// Rows of activations with `k` inputs each, as F32 or as int8 with one scale for each 32 inputs (or both). The int8
+// form keeps the rows of a block of 32 together: a product over several rows reads it front to back, at constant
+// distances.
+struct Activations {
+    float * x = nullptr;      // [rows][k]
+    int8_t * q = nullptr;     // [k / 32][rows][32], -127..127; x is about d * q
+    float * d = nullptr;      // [k / 32][rows]
+    int32_t * sum8 = nullptr; // [k / 32][rows] 8 * sum of q: what Q4_0's offset of 8 takes away
+    float * dsum = nullptr;   // [k / 32][rows] d * sum of q: what Q4_1's minimum multiplies
+    int32_t rows = 0;         // of the int8 form's layout
+};
+
+struct Gemm {
+    Format format = Format::f32;
+    const uint8_t * w = nullptr; // packed
+    int32_t k = 0;               // inputs
+    int32_t panel_begin = 0;     // panels to compute
+    int32_t panel_end = 0;
+    Activations a;
+    int32_t rows = 0;
+    float * out = nullptr;        // where column 0 of panel_begin goes for row 0; whole panels are written
+    int64_t ldo = 0;              // floats between two rows
+    const float * bias = nullptr; // of column 0, added last; null = none. Whole panels are read
+    bool add = false;             // out += instead of out =
+};
+
+// Keys of a cache are stored in groups of 8 slots: [slot / 8][dimension][slot % 8]; values as [slot][dimension].
+inline constexpr int32_t kChunk = 128;            // positions of one attention chunk
+inline constexpr int32_t kTile = kChunk + 64 + 8; // slots that scores are computed for at once, at most
+
+// One chunk of attention for queries of one key/value head. Scores are sums over dimensions in ascending order; the
+// exponentials are summed and the values accumulated in the order of positions.
+struct Attend {
+    bool half = true;         // the cache holds F16, else F32
+    const void * k = nullptr; // this head's keys
+    const void * v = nullptr; // this head's values
+    int32_t head_dim = 0;     // a multiple of 8
+    int32_t slot_begin = 0;   // slots scores are computed for, multiples of 8
+    int32_t slot_end = 0;
+    const float * const * q = nullptr; // queries, scaled
+    int32_t n_queries = 0;
+    const int32_t * const * slots = nullptr; // per query its slots in order of position; null = slot_begin .. slot_end
+    const int32_t * n_slots = nullptr;       // per query, 0..kChunk; not read when `slots` is null
+    float * const * out = nullptr;           // per query: maximum, sum, 6 unused, then the weighted values [head_dim]
+    float * scratch = nullptr;               // [n_queries][kTile + kChunk]
+};
+
+struct Kernels {
+    const char * name;
+    void (*gemm)(const Gemm &);
+    // out = x / rms(x) * weight. Sum of squares: 8 lanes over ascending inputs, lanes added pairwise.
+    void (*rms_norm)(const float * x, const float * weight, int32_t n, float eps, float * out);
+    // Row `row` of `a`: q, d, sum8 and dsum from n F32 inputs starting at input `first` (multiples of 32).
+    void (*quantize)(const float * x, int32_t first, int32_t n, int32_t row, const Activations & a);
+    // out = up * gate / (1 + exp(-gate)); n is a multiple of 8
+    void (*silu_mul)(const float * gate, const float * up, int32_t n, float * out);
+    void (*attend)(const Attend &);
+    // Weighted mean of `count` partial results `stride` floats apart, in order. Those with a sum of 0 are skipped.
+    void (*merge)(const float * partials, int64_t stride, int32_t count, int32_t head_dim, float * out);
+    // `values` [n] to slot `slot` of a head's keys or values.
+    void (*store_key)(const float * values, int32_t n, bool half, void * keys, int32_t slot);
+    void (*store_value)(const float * values, int32_t n, bool half, void * head_values, int32_t slot);
+};
+
+// The fastest table this CPU can run, and a table by name ("portable", "avx2", "avxvnni", "avx512vnni"); null when this
+// build or this CPU lacks it.
+const Kernels & kernels_best();
+const Kernels * kernels_named(const char * name);
+
+} // namespace adaspark::kernels

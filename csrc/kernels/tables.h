@@ -1,0 +1,13 @@
+// The tables this build may have; which of them it has is ADASPARK_KERNELS_X86, set by CMake.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace adaspark::kernels {
+
+extern const Kernels kPortable;
+extern const Kernels kAvx2;
+extern const Kernels kAvxVnni;
+extern const Kernels kAvx512Vnni;
+
+} // namespace adaspark::kernels

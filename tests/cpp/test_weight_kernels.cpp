@@ -1,0 +1,160 @@
+// csrc/kernels: every format against products in double, every instruction set of this CPU against the portable code.
+#include "check.h"
+
+#include "kernels/kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+using namespace adaspark::kernels;
+
+namespace {
+
+constexpr Format kFormats[] = {Format::f32, Format::f16, Format::bf16, Format::q8_0, Format::q4_0, Format::q4_1};
+
+std::vector<const Kernels *> tables() {
+    std::vector<const Kernels *> out;
+    for (const char * name : {"portable", "avx2", "avxvnni", "avx512vnni"}) {
+        if (const Kernels * table = kernels_named(name)) {
+            out.push_back(table);
+        }
+    }
+    return out;
+}
+
+// Columns in GGUF's layout with random codes; scales are small and finite, one in eight is zero.
+std::vector<uint8_t> random_columns(Format format, int32_t k, int32_t n, std::mt19937 & rng) {
+    std::vector<uint8_t> out(column_bytes(format, k) * static_cast<std::size_t>(n));
+    std::normal_distribution<float> normal;
+    const auto put_half = [&](std::size_t at, float x) {
+        const uint16_t h = float_to_half(x);
+        std::memcpy(out.data() + at, &h, 2);
+    };
+    if (!is_quantized(format)) {
+        for (std::size_t i = 0; i < static_cast<std::size_t>(k) * static_cast<std::size_t>(n); ++i) {
+            const float x = normal(rng);
+            if (format == Format::f32) {
+                std::memcpy(out.data() + 4 * i, &x, 4);
+            } else if (format == Format::f16) {
+                put_half(2 * i, x);
+            } else {
+                std::memcpy(out.data() + 2 * i, reinterpret_cast<const uint8_t *>(&x) + 2, 2);
+            }
+        }
+        return out;
+    }
+    for (uint8_t & byte : out) {
+        byte = static_cast<uint8_t>(rng());
+    }
+    const std::size_t block = column_bytes(format, kBlock);
+    for (std::size_t at = 0; at < out.size(); at += block) {
+        put_half(at, rng() % 8 == 0 ? 0.0F : normal(rng) * 0.02F);
+        if (format == Format::q4_1) {
+            put_half(at + 2, normal(rng) * 0.1F);
+        }
+    }
+    return out;
+}
+
+struct Case {
+    Format format;
+    int32_t k, n, rows;
+    std::vector<uint8_t> packed;
+    std::vector<float> x;
+
+    Case(Format f, int32_t k_, int32_t n_, int32_t rows_, std::mt19937 & rng) : format(f), k(k_), n(n_), rows(rows_) {
+        const std::vector<uint8_t> columns = random_columns(f, k, n, rng);
+        packed.resize(static_cast<std::size_t>(panels(n)) * panel_bytes(f, k));
+        for (int32_t c = 0; c < n; c += kColumns) {
+            pack_panel(f, k, columns.data() + static_cast<std::size_t>(c) * column_bytes(f, k),
+                       std::min(kColumns, n - c),
+                       packed.data() + static_cast<std::size_t>(c / kColumns) * panel_bytes(f, k));
+        }
+        std::normal_distribution<float> normal;
+        x.resize(static_cast<std::size_t>(rows * k));
+        for (float & v : x) {
+            v = normal(rng);
+        }
+    }
+};
+
+// Rows [first, first + count) of the product on one table.
+std::vector<float> product(const Kernels & kernels, const Case & c, int32_t first, int32_t count) {
+    const auto blocks = static_cast<std::size_t>(count * c.k / kBlock);
+    std::vector<int8_t> q(static_cast<std::size_t>(count * c.k));
+    std::vector<float> d(blocks), dsum(blocks);
+    std::vector<int32_t> sum8(blocks);
+    std::vector<float> x(c.x.begin() + first * c.k, c.x.begin() + (first + count) * c.k);
+    const Activations a = {x.data(), q.data(), d.data(), sum8.data(), dsum.data(), count};
+    for (int32_t r = 0; r < count && is_quantized(c.format); ++r) {
+        kernels.quantize(x.data() + r * c.k, 0, c.k, r, a);
+    }
+    const int32_t ldo = panels(c.n) * kColumns;
+    std::vector<float> out(static_cast<std::size_t>(count * ldo));
+    kernels.gemm({c.format, c.packed.data(), c.k, 0, panels(c.n), a, count, out.data(), ldo, nullptr, false});
+    return out;
+}
+
+TEST(products_equal_double_alone_together_and_on_every_instruction_set) {
+    std::mt19937 rng(1);
+    for (const Format format : kFormats) {
+        for (const int32_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17}) {
+            const Case c(format, rows % 2 == 0 ? 96 : 32, 8 * rows % 40 + 3, rows, rng);
+            const std::vector<float> expected = product(*kernels_named("portable"), c, 0, rows);
+            for (const Kernels * table : tables()) {
+                const std::vector<float> out = product(*table, c, 0, rows);
+                CHECK(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)) == 0);
+                const std::vector<float> last = product(*table, c, rows - 1, 1);
+                CHECK(std::memcmp(out.data() + out.size() - last.size(), last.data(), last.size() * sizeof(float)) ==
+                      0);
+            }
+            const int32_t ldo = panels(c.n) * kColumns;
+            std::vector<float> w(static_cast<std::size_t>(c.k));
+            for (int32_t column = 0; column < c.n; ++column) {
+                unpack_column(format, c.k, c.packed.data(), column, w.data());
+                for (int32_t r = 0; r < rows; ++r) {
+                    double sum = 0.0;
+                    double size = 0.0;
+                    for (int32_t i = 0; i < c.k; ++i) {
+                        const double term = static_cast<double>(w[static_cast<std::size_t>(i)]) *
+                                            static_cast<double>(c.x[static_cast<std::size_t>(r * c.k + i)]);
+                        sum += term;
+                        size += std::fabs(term);
+                    }
+                    const double tolerance = (is_quantized(format) ? 0.02 : 1e-5) * size + 1e-6;
+                    CHECK(std::fabs(static_cast<double>(expected[static_cast<std::size_t>(r * ldo + column)]) - sum) <=
+                          tolerance);
+                }
+            }
+        }
+    }
+}
+
+TEST(f16_conversion_rounds_to_even_and_keeps_every_half) {
+    for (uint32_t h = 0; h < 0x10000; ++h) {
+        const float f = half_to_float(static_cast<uint16_t>(h));
+        CHECK(f != f ? (h & 0x7c00U) == 0x7c00U : float_to_half(f) == h);
+    }
+    CHECK(float_to_half(65519.0F) == 0x7bff);
+    CHECK(float_to_half(65520.0F) == 0x7c00);
+    CHECK(float_to_half(0x1p-25F) == 0);
+    CHECK(float_to_half(0x1.8p-24F) == 2);
+}
+
+TEST(a_nan_reaches_its_own_row_only) {
+    std::mt19937 rng(2);
+    for (const Format format : kFormats) {
+        Case c(format, 64, 8, 3, rng);
+        c.x[64 + 5] = NAN;
+        for (const Kernels * table : tables()) {
+            const std::vector<float> out = product(*table, c, 0, 3);
+            CHECK(std::isnan(out[8]));
+            CHECK(std::isfinite(out[0]) && std::isfinite(out[16]));
+        }
+    }
+}
+
+} // namespace

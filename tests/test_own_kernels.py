@@ -1,0 +1,206 @@
+"""The own graph and its CPU kernels (csrc/engine/graph, csrc/kernels): equal to llama.cpp, and equal bits at any width."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models as tm
+from conftest import LoadDrafter, LoadTarget, ModelFiles
+from engine_tools import depth_first, open_target, random_tree, request, run
+from gguf import GGMLQuantizationType as Ggml
+from test_target import random_tokens
+
+from adaspark import _engine
+from adaspark.errors import DrafterError, ModelError
+
+N_VOCAB = tm.VOCABULARY.size
+WIDTHS = (1, 2, 3, 4, 8, 16, 33, 64)
+DENSE_TARGETS = {"llama": tm.DENSE, "qwen3": tm.QWEN3, "tied": tm.TIED, "wide": tm.WIDE}
+every_target = pytest.mark.parametrize("spec", DENSE_TARGETS.values(), ids=DENSE_TARGETS.keys())
+# Largest difference of a logit (they reach about 5) from llama.cpp's. It rounds the activations of these formats itself
+# (F16 and BF16 to that format, the others to 8 bits with an F16 scale).
+FORMATS = {Ggml.F16: 0.02, Ggml.BF16: 0.15, Ggml.Q8_0: 0.25, Ggml.Q4_0: 0.25, Ggml.Q4_1: 0.25}
+
+
+def qwen2(models: ModelFiles) -> tm.Gguf:
+    """A qwen2 file: llama's blocks with biases on queries, keys and values (and the other rotation)."""
+    base = models.target(tm.DENSE).file
+    keys = {k.replace("llama.", "qwen2.", 1): v for k, v in base.keys.items()}
+    rng = np.random.default_rng(5)
+    biases = {
+        name.replace(".weight", ".bias"): rng.normal(0, 0.3, np.asarray(w).shape[0]).astype(np.float32)
+        for name, w in base.tensors.items()
+        if name.endswith(("attn_q.weight", "attn_k.weight", "attn_v.weight"))
+    }
+    return tm.Gguf("qwen2", keys | {"tokenizer.ggml.pre": "qwen2"}, {**base.tensors, **biases})
+
+
+def retyped(models: ModelFiles, kind: Ggml) -> Path:
+    file = models.target(tm.WIDE).file
+    return models.write(file.retype([n for n, t in file.tensors.items() if np.asarray(t).ndim == 2], kind))
+
+
+def compare(own: _engine.Target, llama: _engine.Target, noise: float) -> None:
+    """Prefill, a tree, what a commit leaves of it, and a plain step."""
+    rng = np.random.default_rng(7)
+    context = random_tokens(6, 150)
+    tree = random_tree(rng, 40, N_VOCAB, 0.5)
+    path = tree.path(max(range(40), key=lambda r: len(tree.path(r))))
+    results = []
+    for engine in (own, llama):
+        out = [engine.prefill(context)]
+        picks, logits = engine.verify(tree.tokens, tree.parents, logits=True)
+        assert logits is not None
+        np.testing.assert_array_equal(picks, logits.argmax(-1))
+        engine.commit(path)
+        out += [logits, engine.prefill([9])]
+        engine.rollback(100)
+        results.append([*out, engine.prefill([11, 12])])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, atol=noise)
+
+
+@every_target
+def test_f32_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
+    own = load_target(spec, kernels="own")
+    assert own.kernels.startswith("own/")
+    compare(own, load_target(spec, kernels="llama"), 2e-4)
+
+
+def test_qwen2_equals_llama(models: ModelFiles, load_target: LoadTarget) -> None:
+    path = models.write(qwen2(models))
+    compare(load_target(path, kernels="own"), load_target(path, kernels="llama"), 2e-4)
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=[k.name for k in FORMATS])
+def test_formats_equal_llama(models: ModelFiles, load_target: LoadTarget, kind: Ggml) -> None:
+    path = retyped(models, kind)
+    compare(load_target(path, kernels="own"), load_target(path, kernels="llama"), FORMATS[kind])
+
+
+def rows_at_width(engine: _engine.Target, tokens: list[int], width: int) -> list[bytes]:
+    """Logits of every token of a chain run ``width`` rows at a time, rolled back afterwards."""
+    before, out = engine.n_past, []
+    for first in range(0, len(tokens), width):
+        part = tokens[first : first + width]
+        _, logits = engine.verify(part, list(range(-1, len(part) - 1)), logits=True)
+        assert logits is not None
+        engine.commit(list(range(len(part))))
+        out += [row.tobytes() for row in logits]
+    engine.rollback(before)
+    return out
+
+
+def check_bits(path: Path, n_vocab: int, n_context: int, cache: str) -> None:
+    rng = np.random.default_rng(n_context)
+    context, tokens = rng.integers(0, n_vocab, n_context).tolist(), rng.integers(0, n_vocab, 64).tolist()
+    expected: list[bytes] = []
+    for threads in (1, 2, 3):
+        engine = open_target(path, kernels="own", n_threads=threads, cache_type_k=cache, cache_type_v=cache)
+        engine.prefill(context)
+        expected = expected or rows_at_width(engine, tokens, 1)
+        for width in WIDTHS if threads < 3 else (1, 5, 64):
+            assert rows_at_width(engine, tokens, width) == expected, (threads, width)
+        for n in (1, 7, 64):
+            assert engine.prefill(tokens[:n]).tobytes() == expected[n - 1], (threads, n)
+            engine.rollback(n_context)
+        tree = random_tree(rng, 64, n_vocab, 0.5)
+        _, logits = engine.verify(tree.tokens, tree.parents, logits=True)
+        assert logits is not None
+        engine.commit([])
+        for row in range(0, 64, 7):
+            alone = engine.prefill([tree.tokens[r] for r in tree.path(row)])
+            engine.rollback(n_context)
+            assert logits[row].tobytes() == alone.tobytes(), (threads, row)
+        engine.close()
+
+
+@every_target
+@pytest.mark.parametrize("n_context", [1, 127, 200])
+def test_a_rows_bits_do_not_depend_on_the_others(models: ModelFiles, spec: tm.TargetSpec, n_context: int) -> None:
+    """Widths, threads, chains, trees and prefill; the chunks of attention are cut at 128 and 256."""
+    check_bits(models.target_path(spec), N_VOCAB, n_context, "f16" if n_context == 200 else "f32")
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=[k.name for k in FORMATS])
+def test_bits_of_formats(models: ModelFiles, kind: Ggml) -> None:
+    check_bits(retyped(models, kind), N_VOCAB, 130, "f16")
+
+
+def test_a_committed_branch_is_the_chain_it_stands_for(load_target: LoadTarget) -> None:
+    engine = load_target(tm.DENSE, kernels="own", cache_type_k="f16", cache_type_v="f16")
+    context = random_tokens(8, 125)
+    tree = depth_first([40, 41, 42, 43, 44, 45, 46, 47], [-1, 0, 1, 2, 0, 4, 5, 6])
+    engine.prefill(context)
+    engine.verify(tree.tokens, tree.parents)
+    engine.commit([0, 4, 5, 6, 7])
+    after = engine.prefill([3]).tobytes()
+    engine.clear()
+    assert engine.prefill([*context, 40, 44, 45, 46, 47, 3]).tobytes() == after
+
+
+@pytest.mark.parametrize("kind", [Ggml.Q4_0, Ggml.Q8_0], ids=["Q4_0", "Q8_0"])
+def test_greedy_text_of_every_arm_is_plain_text(
+    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter, kind: Ggml
+) -> None:
+    """On quantised weights too, where llama.cpp's rows depend on the width."""
+    file = models.target(tm.DENSE).file
+    path = models.write(file.retype([n for n, t in file.tensors.items() if np.asarray(t).ndim == 2], kind))
+    target = load_target(path, kernels="own", cache_type_k="f16", cache_type_v="f16", n_threads=2)
+    drafter = load_drafter(target, tm.DENSE, tm.DrafterSpec())
+    session = _engine.Session(target, drafter)
+    for seed in range(4):
+        prompt = random_tokens(30 + seed, 20)
+        plain = run(session, target, prompt, request(n_predict=160, ignore_eos=True))
+        for arm, n in (("chain", 3), ("chain", 7), ("tree", 8), ("tree", 33)):
+            reply = run(session, target, prompt, request(arm, n, n_predict=160, ignore_eos=True))
+            assert reply.tokens == plain.tokens, (seed, arm, n)
+
+
+DRAFTERS = {
+    "borrowed": tm.DrafterSpec(),
+    "bonus anchor": tm.DrafterSpec(sample_from_anchor=False),
+    "reduced": tm.DrafterSpec(own_head=True, reduced=60),
+    "own tables": tm.DrafterSpec(own_head=True, own_embedding=True, confidence=False),
+}
+
+
+@pytest.mark.parametrize("spec", DRAFTERS.values(), ids=DRAFTERS.keys())
+def test_drafter_equals_llama(load_target: LoadTarget, load_drafter: LoadDrafter, spec: tm.DrafterSpec) -> None:
+    """llama.cpp keeps the drafter's cache in F16 and rounds on the way: that is the tolerance."""
+    blocks = []
+    for kernels in ("own", "llama"):
+        target = load_target(tm.DENSE, kernels=kernels)
+        drafter = load_drafter(target, tm.DENSE, spec)
+        target.prefill(random_tokens(40, 90))
+        rounds = []
+        for _ in range(3):
+            rounds.append([part.copy() for part in drafter.draft(7, drafter.n_draft)])
+            target.verify([7, 8, 9], [-1, 0, 0])
+            target.commit([0, 2])
+        blocks.append(rounds)
+    for (ids, values, confidence), (llama_ids, llama_values, llama_confidence) in zip(*blocks, strict=True):
+        np.testing.assert_array_equal(ids[:, 0], llama_ids[:, 0])
+        np.testing.assert_allclose(values, llama_values, atol=0.02)
+        np.testing.assert_allclose(confidence, llama_confidence, atol=2e-3)
+
+
+def test_what_the_own_graph_cannot_run_goes_to_llama(
+    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter
+) -> None:
+    routed = load_target(tm.ROUTED)
+    assert (routed.kernels, routed.kernels_reason) == ("llama", "architecture 'qwen3moe'")
+    with pytest.raises(ModelError, match="qwen3moe"):
+        load_target(tm.ROUTED, kernels="own")
+    with pytest.raises(ValueError, match="kernels"):
+        load_target(tm.DENSE, kernels="fast")
+    coarse = load_target(tm.WIDE, cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on")
+    assert coarse.kernels == "llama"
+    assert "cache types" in coarse.kernels_reason
+    drafter = models.drafter(tm.DENSE, tm.DrafterSpec()).file
+    odd = models.write(drafter.edit(set_tensors={"extra.weight": np.zeros((4, 4), np.float32)}))
+    assert "extra.weight" in _engine.own_drafter_refusal(str(odd))
+    with pytest.raises(DrafterError, match="--kernels llama"):
+        load_drafter(load_target(tm.DENSE, kernels="own"), tm.DENSE, odd)
