@@ -128,7 +128,7 @@ def test_json_is_one_object_with_consistent_numbers(
     assert run.code == 0
     assert set(data) == {
         "text", "token_ids", "finish_reason", "prompt_tokens", "reused_tokens", "completion_tokens", "model", "drafter",
-        "arm", "seed", "timings", "speculation",
+        "kernels", "arm", "seed", "timings", "speculation",
     }  # fmt: skip
     assert (data["text"], data["finish_reason"], data["arm"]) == (reply, "length", arm)
     assert len(data["token_ids"]) == data["completion_tokens"] == 24
