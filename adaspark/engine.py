@@ -163,11 +163,10 @@ class Engine:
         for name in (*names, "cache_type_v", "use_mmap", "max_rows", "kernels"):
             _assign(options, name, getattr(self.options, name))
         options.n_ctx = _default_context(path) if self.options.n_ctx is None else self.options.n_ctx
-        if self.files.drafter is not None and options.kernels == "auto":
-            # Target and drafter run on the same kernels.
-            if refusal := _engine.own_drafter_refusal(str(self.files.drafter)):
-                log.info("the drafter needs llama.cpp's kernels: %s", refusal)
-                options.kernels = "llama"
+        drafter = self.files.drafter  # runs on the same kernels as its target
+        if drafter and options.kernels == "auto" and (refusal := _engine.own_drafter_refusal(str(drafter))):
+            log.info("the drafter needs llama.cpp's kernels: %s", refusal)
+            options.kernels = "llama"
         self._target = _engine.Target(path, options, partial(self._on_load, "Loading the model"))
         if self.files.drafter is None:
             return
