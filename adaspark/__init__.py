@@ -22,6 +22,7 @@ from adaspark.errors import (
 )
 from adaspark.generation import Generation
 from adaspark.result import Result
+from adaspark.scheduler import Scheduler
 
 try:
     __version__ = version("adaspark")
@@ -38,6 +39,7 @@ __all__ = [
     "ModelError",
     "OutOfMemoryError",
     "Result",
+    "Scheduler",
     "__version__",
 ]
 

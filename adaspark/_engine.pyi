@@ -232,8 +232,8 @@ class Request:
     seed: int
     stop: list[str]
     ignore_eos: bool
-    arm: str  # "plain" | "chain" | "tree"
-    arm_n: int  # drafts of a chain, rows of a tree (anchor included)
+    arm: str  # "plain" | "chain" | "tree" | "adaspark"
+    arm_n: int  # drafts of a chain, rows of a tree (anchor included), pinned rows of adaspark (0 = learned)
 
 @type_check_only
 class RoundReport(TypedDict):
@@ -260,6 +260,12 @@ class Statistics(TypedDict):
     drafted_by_depth: list[int]  # depth 1 first
     accepted_by_depth: list[int]
     width_rounds: dict[int, int]  # verified rows -> rounds
+    rounds_plain: int  # the arm adaspark: its rounds by kind ...
+    rounds_text: int
+    rounds_draft: int
+    text_drafted: int  # ... candidates proposed by the request's own text alone ...
+    text_accepted: int
+    agreed_accepted: int  # ... and accepted ones that text and drafter proposed
     prefill_us: float
     draft_us: float
     plan_us: float

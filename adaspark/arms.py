@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("adaspark")
 
+CHAIN_INSTEAD = 3
+"""Drafts of the chain that stands in for ``adaspark`` where the target verifies chains only."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArmPlan:
@@ -33,24 +36,18 @@ class ArmResolver:
         self._target = target
         self._drafter = drafter
         self._plans: dict[Arm, ArmPlan] = {}
+        self._usual = DEFAULT_ARM if default is None else default
         if default is not None:
-            self._default = self.resolve(default)
-        elif drafter is None:
-            self._default = ArmPlan(Arm(), "no drafter")
-        else:
-            usual = Arm.parse(DEFAULT_ARM)
-            self._default = self.resolve(str(Arm(usual.kind, min(usual.n, drafter.n_draft))))
+            self.resolve(default)  # what was asked for is checked now; the usual arm is not spoken of unless it runs
 
     @property
     def default(self) -> Arm:
         """The arm of a request that names none."""
-        return self._default.arm
+        return self.resolve(None).arm
 
     def resolve(self, text: str | None) -> ArmPlan:
         """The plan for an arm (None = the default). ValueError when it needs a drafter and there is none."""
-        if text is None:
-            return self._default
-        asked = Arm.parse(text)
+        asked = Arm.parse(self._usual if text is None else text)
         if asked not in self._plans:
             self._plans[asked] = self._plan(asked)
         return self._plans[asked]
@@ -58,20 +55,24 @@ class ArmResolver:
     def _plan(self, asked: Arm) -> ArmPlan:
         if asked.kind == "plain":
             return ArmPlan(asked, "the arm is plain")
-        if self._drafter is None:
-            msg = f"arm {asked} needs a drafter: give one, or take the arm plain"
+        if self._drafter is None and asked.kind != "adaspark":
+            msg = f"arm {asked} needs a drafter: give one, or take the arm adaspark or plain"
             raise ValueError(msg)
+        n_draft = 0 if self._drafter is None else self._drafter.n_draft
         arm = asked
         reason = None
         if self._target.max_chain == 0:
             arm = Arm()
             reason = f"{self._target.architecture} targets cannot take back drafted tokens yet; decoding plainly"
-        elif asked.kind == "tree" and not self._target.supports_tree:
-            arm = Arm("chain", min(asked.n - 1, self._drafter.n_draft, self._target.max_chain))
+        elif asked.kind != "chain" and not self._target.supports_tree:
+            chain = min(asked.n - 1 if asked.n > 0 else CHAIN_INSTEAD, n_draft, self._target.max_chain)
+            arm = Arm("chain", chain) if chain > 0 else Arm()
             reason = f"{self._target.architecture} targets verify chains only, not trees; running {arm}"
+        elif self._drafter is None:
+            return ArmPlan(asked.clamp(0, self._target.max_rows), "no drafter: only the text itself proposes")
         if reason is not None:
             log.warning("arm %s: %s", asked, reason)
-        fitted = arm.clamp(self._drafter.n_draft, self._target.max_rows)
+        fitted = arm.clamp(n_draft, self._target.max_rows)
         if fitted != arm:
             reason = f"arm {asked} clamped to {fitted}"
         return ArmPlan(fitted, reason)

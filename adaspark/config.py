@@ -14,8 +14,8 @@ from typing import Final, Literal, TypedDict
 
 log = logging.getLogger("adaspark")
 
-DEFAULT_ARM: Final = "chain:3"
-"""The arm of an engine that has a drafter, chosen by measurement."""
+DEFAULT_ARM: Final = "adaspark"
+"""The arm of a request that names none: it learns what pays, plain decoding included."""
 
 DEFAULT_CONTEXT: Final = 4096
 """Context, in tokens, where none is asked for (less when the model was trained on less)."""
@@ -27,42 +27,51 @@ CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q
 FLASH_ATTENTION: Final = ("auto", "on", "off")
 KERNELS: Final = ("auto", "own", "llama")
 
-ArmKind = Literal["plain", "chain", "tree"]
+ArmKind = Literal["plain", "chain", "tree", "adaspark"]
 
-_ARM = re.compile(r"(plain)|(chain|tree):(\d{1,9})")
+_ARM = re.compile(r"(plain)|(adaspark)|(chain|tree|adaspark):(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """How a request is decoded: ``plain``, ``chain:N`` (N drafts) or ``tree:N`` (N rows, the anchor included)."""
+    """How a request is decoded.
+
+    ``plain``; ``chain:N`` (N drafts) and ``tree:N`` (N rows, the anchor included), ordered by the drafter's own
+    estimates; ``adaspark`` learns the kind and the width of every round; ``adaspark:N`` learns, at a pinned width.
+    """
 
     kind: ArmKind = "plain"
     n: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Arm:
-        """The arm a text names. ``chain:0``, ``tree:0`` and ``tree:1`` draft nothing, so they are ``plain``."""
+        """The arm a text names. ``chain:0`` and trees of less than two rows draft nothing, so they are ``plain``."""
         match = _ARM.fullmatch(text.strip().lower())
         if match is None:
-            msg = f"unknown arm {text!r}: give plain, chain:N (N drafts) or tree:N (N rows, at most {MAX_ROWS})"
+            msg = (
+                f"unknown arm {text!r}: give adaspark, plain, chain:N (N drafts) or tree:N (N rows, at most {MAX_ROWS})"
+            )
             raise ValueError(msg)
         if match[1]:
             return cls()
-        n = int(match[3])
-        if match[2] == "chain":
+        if match[2]:
+            return cls("adaspark")
+        n = int(match[4])
+        if match[3] == "chain":
             return cls("chain", n) if n > 0 else cls()
         if n > MAX_ROWS:
             msg = f"arm {text!r} asks for {n} rows: a verify takes at most {MAX_ROWS}"
             raise ValueError(msg)
-        return cls("tree", n) if n > 1 else cls()
+        kind: ArmKind = "tree" if match[3] == "tree" else "adaspark"
+        return cls(kind, n) if n > 1 else cls()
 
     def __str__(self) -> str:
-        return self.kind if self.kind == "plain" else f"{self.kind}:{self.n}"
+        return f"{self.kind}:{self.n}" if self.n > 0 else self.kind
 
     @property
     def rows(self) -> int:
         """Rows of its widest verify."""
-        return {"plain": 1, "chain": self.n + 1, "tree": self.n}[self.kind]
+        return {"plain": 1, "chain": self.n + 1, "tree": self.n, "adaspark": self.n or MAX_ROWS}[self.kind]
 
     def clamp(self, n_draft: int, max_rows: int) -> Arm:
         """This arm within what the drafter proposes and a verify takes; one warning when it had to shrink."""

@@ -37,7 +37,7 @@ class Engine:
     """A target and its drafter, loaded and ready.
 
     ``model`` is a GGUF file; None is the default pair, fetched on first use. ``drafter`` is a DSpark GGUF; "auto" finds
-    the default target's own, None is no drafter. ``arm`` is "plain", "chain:N" or "tree:N"; None is the default.
+    the default target's own, None is no drafter. ``arm`` is "adaspark" (the default), "plain", "chain:N" or "tree:N".
     The other keywords are the fields of :class:`adaspark.config.EngineOptions`.
 
     Raises ModelError, DrafterError, OutOfMemoryError, or ValueError for a wrong option. Not thread-safe; one request at
@@ -163,8 +163,12 @@ class Engine:
         for name in (*names, "cache_type_v", "use_mmap", "max_rows", "kernels"):
             _assign(options, name, getattr(self.options, name))
         options.n_ctx = _default_context(path) if self.options.n_ctx is None else self.options.n_ctx
-        drafter = self.files.drafter  # runs on the same kernels as its target
-        if drafter and options.kernels == "auto" and (refusal := _engine.own_drafter_refusal(str(drafter))):
+        if (
+            self.files.drafter is not None
+            and options.kernels == "auto"
+            and (refusal := _engine.own_drafter_refusal(str(self.files.drafter)))
+        ):
+            # Target and drafter run on the same kernels.
             log.info("the drafter needs llama.cpp's kernels: %s", refusal)
             options.kernels = "llama"
         self._target = _engine.Target(path, options, partial(self._on_load, "Loading the model"))

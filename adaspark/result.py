@@ -40,6 +40,12 @@ class Speculation:
     drafted_by_depth: tuple[int, ...]  # depth 1 first
     accepted_by_depth: tuple[int, ...]
     width_rounds: Mapping[int, int]  # verified rows -> rounds
+    rounds_plain: int  # the arm adaspark: its rounds by kind ...
+    rounds_text: int
+    rounds_draft: int
+    text_drafted: int  # ... drafts proposed by the request's own text alone ...
+    text_accepted: int
+    agreed_accepted: int  # ... and accepted ones that text and drafter proposed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +104,12 @@ def speculation_of(statistics: Statistics, active: bool, reason: str | None) -> 
         drafted_by_depth=tuple(statistics["drafted_by_depth"]),
         accepted_by_depth=tuple(statistics["accepted_by_depth"]),
         width_rounds=dict(statistics["width_rounds"]),
+        rounds_plain=statistics["rounds_plain"],
+        rounds_text=statistics["rounds_text"],
+        rounds_draft=statistics["rounds_draft"],
+        text_drafted=statistics["text_drafted"],
+        text_accepted=statistics["text_accepted"],
+        agreed_accepted=statistics["agreed_accepted"],
     )
 
 

@@ -55,6 +55,9 @@ def test_whole_round(benchmark: Any, figures: dict[str, Any], stream: str) -> No
     )
     for part in ("decide", "plan", "observe", "round", "quiet_round"):
         print(" ", report(part, data[part]))
+    if "round_of_63_text_nodes" in data:
+        full = data["round_of_63_text_nodes"]
+        print(" ", report("round_of_63_text_nodes", full), f"({full['n']} rounds)")
     if stream in BARS:
         median, p99 = BARS[stream]
         assert data["quiet_round"]["median"] < median
@@ -66,6 +69,7 @@ PARTS = [
     "cost_training_step",
     "price_candidates",
     "order_64_rows",
+    "order_16_rows",
     "layout_16_rows",
     "choose_of_24",
     "learn_one_parent",

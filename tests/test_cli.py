@@ -94,7 +94,9 @@ def test_stdout_is_the_reply_and_nothing_else(
     arguments = (*pair, *N, *form) if form[0] != "generate" else (*form[:1], *pair, *N, *form[1:])
     run = cli(*arguments, stdin="hi\n")
     assert (run.code, run.out) == (0, reply + "\n")
-    assert re.fullmatch(r"\[24 tokens, .* tok/s \| prompt \d+ in \d+ ms \| chain:3: .* rounds \| length\]\n", run.err)
+    assert re.fullmatch(
+        r"\[24 tokens, .* tok/s \| prompt \d+ in \d+ ms \| adaspark: .* rounds \(.*\) \| length\]\n", run.err
+    )
 
 
 def test_prompt_and_system_from_files(cli: Cli, pair: tuple[str, ...], tmp_path: Path) -> None:
@@ -109,13 +111,13 @@ def test_prompt_and_system_from_files(cli: Cli, pair: tuple[str, ...], tmp_path:
 @pytest.mark.parametrize(
     ("flags", "arm"),
     [
-        ((), "chain:3"),
+        ((), "adaspark"),
         (("--arm", "plain"), "plain"),
         (("--arm", "tree:16"), "tree:16"),
         (("--spec-draft-n-max", "5"), "chain:5"),
         (("--spec-draft-n-max", "0"), "plain"),
         (("--spec-draft-n-max", "64"), "chain:7"),
-        (("-md", "none"), "plain"),
+        (("-md", "none"), "adaspark"),
     ],
 )
 def test_json_is_one_object_with_consistent_numbers(
@@ -126,13 +128,13 @@ def test_json_is_one_object_with_consistent_numbers(
     assert run.code == 0
     assert set(data) == {
         "text", "token_ids", "finish_reason", "prompt_tokens", "reused_tokens", "completion_tokens", "model", "drafter",
-        "arm", "seed", "timings", "speculation",
+        "kernels", "arm", "seed", "timings", "speculation",
     }  # fmt: skip
     assert (data["text"], data["finish_reason"], data["arm"]) == (reply, "length", arm)
     assert len(data["token_ids"]) == data["completion_tokens"] == 24
     drafts = data["speculation"]
     assert drafts["active"] == (arm != "plain")
-    assert (drafts["reason"] is None) == (arm != "plain" and "64" not in flags)
+    assert (drafts["reason"] is None) == (arm != "plain" and not {"64", "none"} & set(flags))
     assert drafts["rows"] == drafts["rounds"] + drafts["drafted"]
     assert 1 + drafts["rounds"] + drafts["accepted"] == 24
     assert sum(drafts["drafted_by_depth"]) == drafts["drafted"]
@@ -313,12 +315,12 @@ def test_doctor(cli: Cli, pair: tuple[str, ...]) -> None:
     assert report["ok"]
     assert report["pair"]["drafter"]["matches_target"]
     assert report["pair"]["target"]["supports_tree"]
-    assert report["pair"]["default_arm"] == "chain:3"
+    assert report["pair"]["default_arm"] == "adaspark"
     assert report["devices"]
     assert "cache" in report
     text = cli("doctor", *pair)
     assert text.code == 0
-    for words in ("llama.cpp", "device", "cache", "trees, up to", "matches the target", "default arm  chain:3"):
+    for words in ("llama.cpp", "device", "cache", "trees, up to", "matches the target", "default arm  adaspark"):
         assert words in text.out
 
 

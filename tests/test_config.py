@@ -18,6 +18,9 @@ from adaspark.config import MAX_ROWS, Arm, EngineOptions, EngineParams, Generate
     ("text", "arm"),
     [
         ("plain", Arm()),
+        ("adaspark", Arm("adaspark")),
+        ("adaspark:8", Arm("adaspark", 8)),
+        ("adaspark:1", Arm()),  # pinned to the anchor alone
         ("chain:3", Arm("chain", 3)),
         ("CHAIN:7 ", Arm("chain", 7)),
         ("tree:16", Arm("tree", 16)),
@@ -32,14 +35,14 @@ def test_arm_parse(text: str, arm: Arm) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "chain", "chain:", "chain:-1", "tree:x", "tree:1.5", "plain:2", "adaspark:8", "chain:3:4"]
+    "text", ["", "chain", "chain:", "chain:-1", "tree:x", "tree:1.5", "plain:2", "adaspark:x", "adaspark:", "chain:3:4"]
 )
 def test_arm_parse_refuses(text: str) -> None:
-    with pytest.raises(ValueError, match=r"unknown arm .* give plain, chain:N"):
+    with pytest.raises(ValueError, match=r"unknown arm .* give adaspark, plain, chain:N"):
         Arm.parse(text)
 
 
-@pytest.mark.parametrize("text", ["tree:65", "tree:1000000"])
+@pytest.mark.parametrize("text", ["tree:65", "tree:1000000", "adaspark:65"])
 def test_arm_parse_refuses_more_rows_than_a_verify_takes(text: str) -> None:
     with pytest.raises(ValueError, match="at most 64"):
         Arm.parse(text)
@@ -99,12 +102,17 @@ def test_target_that_cannot_roll_back_decodes_plainly(caplog: pytest.LogCaptureF
     assert len(caplog.records) == 1
 
 
-def test_default_arm() -> None:
-    assert resolver(Shape(), Shape()).default == Arm("chain", 3)
-    assert resolver(Shape(), Shape(n_draft=2)).default == Arm("chain", 2)
+def test_default_arm(caplog: pytest.LogCaptureFixture) -> None:
+    assert resolver(Shape(), Shape()).default == Arm("adaspark")
     assert resolver(Shape(), Shape(), "tree:8").default == Arm("tree", 8)
-    plan = resolver(Shape(), None).resolve(None)
-    assert (plan.arm, plan.active, plan.reason) == (Arm(), False, "no drafter")
+    alone = resolver(Shape(), None).resolve(None)
+    assert (str(alone.arm), alone.active) == ("adaspark", True)
+    assert "no drafter" in (alone.reason or "")
+    assert not caplog.records
+    hybrid = Shape("lfm2", supports_tree=False, max_chain=8)
+    assert str(resolver(hybrid, Shape()).default) == "chain:3"
+    assert str(resolver(hybrid, None).default) == "plain"
+    assert len(caplog.records) == 2
 
 
 def test_an_arm_that_drafts_needs_a_drafter() -> None:

@@ -30,7 +30,7 @@ def engine(models: ModelFiles) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def plain(models: ModelFiles) -> Iterator[Engine]:
-    with Engine(models.target_path(SPEC), **QUIET) as engine:
+    with Engine(models.target_path(SPEC), arm="plain", **QUIET) as engine:
         yield engine
 
 
@@ -55,7 +55,7 @@ def check(result: Result) -> None:
     json.dumps(result.to_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize("arm", ["plain", "chain:1", "chain:7", "tree:16", "tree:64"])
+@pytest.mark.parametrize("arm", ["plain", "chain:1", "chain:7", "tree:16", "tree:64", "adaspark", "adaspark:8"])
 def test_every_arm_writes_the_plain_reply(engine: Engine, plain: Engine, arm: str) -> None:
     expected = plain.generate(PROMPT, n_predict=96, ignore_eos=True).read()
     generation = engine.generate(PROMPT, n_predict=96, ignore_eos=True, arm=arm)
@@ -65,7 +65,7 @@ def test_every_arm_writes_the_plain_reply(engine: Engine, plain: Engine, arm: st
     assert result.token_ids == expected.token_ids
     assert (result.arm, result.finish_reason, result.completion_tokens) == (arm, "length", 96)
     assert result.speculation.active == (arm != "plain")
-    assert (result.speculation.drafted > 0) == (arm != "plain")
+    assert arm == "adaspark" or (result.speculation.drafted > 0) == (arm != "plain")
     check(result)
     check(expected)
 
@@ -81,16 +81,24 @@ def test_a_reply_names_its_files_and_prompt(engine: Engine, models: ModelFiles) 
     result = engine.generate(PROMPT, n_predict=4).read()
     assert result.model == str(models.target_path(SPEC))
     assert result.drafter == str(models.drafter_path(SPEC, DRAFTER))
-    assert result.arm == engine.arm == "chain:3"
+    assert result.arm == engine.arm == "adaspark"
     assert result.prompt_tokens == len(engine.tokenize(PROMPT))
     assert result.seed is None
     assert result.timings.load_ms > 0
 
 
-def test_without_a_drafter_the_reason_is_told(plain: Engine) -> None:
-    result = plain.generate(PROMPT, n_predict=4).read()
-    assert (result.arm, result.drafter) == ("plain", None)
-    assert (result.speculation.active, result.speculation.reason) == (False, "no drafter")
+def test_without_a_drafter_the_text_alone_proposes(models: ModelFiles) -> None:
+    with Engine(models.target_path(SPEC), None, **QUIET) as engine:
+        result = engine.generate(PROMPT, n_predict=64, ignore_eos=True).read()
+        assert (result.arm, result.drafter) == ("adaspark", None)
+        assert "no drafter" in (result.speculation.reason or "")
+        drafts = result.speculation
+        assert drafts.text_drafted == drafts.drafted
+        assert drafts.rounds_plain + drafts.rounds_text == drafts.rounds
+        check(result)
+
+
+def test_arms_that_draft_need_a_drafter(plain: Engine) -> None:
     with pytest.raises(ValueError, match="needs a drafter"):
         plain.generate(PROMPT, arm="chain:3")
 

@@ -24,6 +24,7 @@ def test_public_names() -> None:
         "ModelError",
         "OutOfMemoryError",
         "Result",
+        "Scheduler",
         "__version__",
     ]
     for name in adaspark.__all__:

@@ -93,7 +93,7 @@ FLAGS: Final = (
     Flag(
         "arm",
         ("--arm",),
-        "plain, chain:N (N drafts a round) or tree:N (N rows a round). Default: chosen by measurement.",
+        "adaspark (learns what pays), plain, chain:N (N drafts a round) or tree:N (N rows a round). Default: adaspark.",
         _LOAD,
         check=_arm,
         metavar="ARM",

@@ -90,11 +90,11 @@ def describe(result: Result) -> str:
         parts[0] += f", {times.decode_tok_s:.1f} tok/s"
     prompt = f"prompt {result.prompt_tokens} in {times.prefill_ms:.0f} ms"
     parts.append(prompt + (f" ({result.reused_tokens} reused)" if result.reused_tokens else ""))
-    if drafts.active and drafts.drafted:
-        share = drafts.accepted / drafts.drafted
-        parts.append(
-            f"{result.arm}: {drafts.accepted} of {drafts.drafted} drafts accepted ({share:.0%}), {drafts.rounds} rounds"
-        )
+    if drafts.active and drafts.rounds:
+        told = f"{result.arm}: {drafts.accepted} of {drafts.drafted} drafts accepted, {drafts.rounds} rounds"
+        if result.arm.startswith("adaspark"):
+            told += f" ({drafts.rounds_plain} plain, {drafts.rounds_text} text, {drafts.rounds_draft} drafted)"
+        parts.append(told)
     else:
         parts.append(result.arm + (f" ({drafts.reason})" if drafts.reason else ""))
     parts.append(result.finish_reason)

@@ -45,13 +45,8 @@ void bind_cost(py::module_ & m) {
         .def_property_readonly("scale", [](const CostLaw & c) { return c.law.scale; })
         .def_property_readonly("floor", [](const CostLaw & c) { return c.law.floor; })
         .def_property_readonly("banked", [](const CostLaw & c) { return c.bank.size(); })
-        .def_property_readonly("weights", [](const CostLaw & c) { return to_array(c.law.weight, kBasis); })
-        .def_property_readonly("squared_gradients", [](const CostLaw & c) {
-            double n[kBasis];
-            std::transform(std::begin(c.law.coordinate), std::end(c.law.coordinate), n,
-                           [](const FtrlCoordinate & x) { return x.n; });
-            return to_array(n, kBasis);
-        });
+        .def_property_readonly("weights", [](const CostLaw & c) { return to_array(c.law.lanes.weight, kBasis); })
+        .def_property_readonly("squared_gradients", [](const CostLaw & c) { return to_array(c.law.lanes.n, kBasis); });
 
     py::class_<WidthTable>(m, "WidthTable", "Learned widths and their prices (Eq. 5). Times in microseconds.")
         .def(py::init([](int32_t max_rows, bool law) {

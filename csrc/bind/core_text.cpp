@@ -16,12 +16,7 @@ void init_text(py::module_ & m) {
              py::arg("capacity"))
         .def("begin", &SuffixIndex::begin, py::arg("capacity"))
         .def(
-            "extend",
-            [](SuffixIndex & index, const Array<int32_t> & tokens) {
-                for (const int32_t t : view(tokens)) {
-                    index.append(t);
-                }
-            },
+            "extend", [](SuffixIndex & index, const Array<int32_t> & tokens) { index.append(view(tokens)); },
             py::arg("tokens").noconvert())
         .def(
             "propose",

@@ -30,10 +30,16 @@ Arm arm_of(const std::string & name) {
     if (name == "tree") {
         return Arm::tree;
     }
-    throw std::invalid_argument("arm is 'plain', 'chain' or 'tree', not '" + name + "'");
+    if (name == "adaspark") {
+        return Arm::adaspark;
+    }
+    throw std::invalid_argument("arm is 'plain', 'chain', 'tree' or 'adaspark', not '" + name + "'");
 }
 
-const char * arm_name(Arm arm) { return arm == Arm::plain ? "plain" : arm == Arm::chain ? "chain" : "tree"; }
+const char * arm_name(Arm arm) {
+    static constexpr const char * kNames[] = {"plain", "chain", "tree", "adaspark"};
+    return kNames[static_cast<std::size_t>(arm)];
+}
 
 std::unique_ptr<PySession> make(const PyTarget & target, const PyDrafter * drafter) {
     auto out = std::make_unique<PySession>();
@@ -91,6 +97,12 @@ py::dict statistics(const PySession & self) {
     out["drafted_by_depth"] = s.drafted_by_depth;
     out["accepted_by_depth"] = s.accepted_by_depth;
     out["width_rounds"] = s.width_rounds;
+    out["rounds_plain"] = s.rounds_plain;
+    out["rounds_text"] = s.rounds_text;
+    out["rounds_draft"] = s.rounds_draft;
+    out["text_drafted"] = s.text_drafted;
+    out["text_accepted"] = s.text_accepted;
+    out["agreed_accepted"] = s.agreed_accepted;
     out["prefill_us"] = s.prefill_us;
     out["inject_us"] = s.inject_us;
     out["draft_us"] = s.draft_us;

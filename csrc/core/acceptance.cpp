@@ -23,9 +23,13 @@ AcceptanceModel::AcceptanceModel() noexcept : dense{} {
 void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPrices & out) const noexcept {
     const int32_t n = set.positions;
     const ScoreTerms terms{dense.weight, dense.weight[8] * f.context + intercept.value, dense.weight[7], set.top_k};
+    alignas(32) float group_p[kMaxBlock + 8];
+    if (set.proposals == 0) {
+        kernels().block_softmax(f.block, terms, nullptr, nullptr, n, out.block, group_p);
+        return;
+    }
     // Text-only nodes that compete with drafter candidates enter their softmax; the others stand against NONE alone.
     alignas(32) float group_text[kMaxBlock + 8];
-    alignas(32) float group_p[kMaxBlock + 8];
     for (int32_t t = 0; t < set.text; ++t) {
         const int32_t slot = set.text_slot[t];
         const double own = f.text_base[slot] + bucket_weight[kTextOnly + text_bucket(slot, set.text_run[t])];
@@ -35,10 +39,7 @@ void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPr
         const GroupText & g = set.group[i];
         group_text[i] = g.child >= 0 ? out.text[g.child] : kScoreNone;
         if (g.slot < 0) {
-            if (f.touched[i]) {
-                std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), 0.0F);
-                f.touched[i] = false;
-            }
+            std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), 0.0F);
             continue;
         }
         const double strength = std::max(0.0, f.text_base[g.slot]);
@@ -49,11 +50,8 @@ void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPr
             const int32_t family = g.agreed == 0 ? kAgreedPick : kAgreedSibling;
             f.evidence[i][g.agreed] = static_cast<float>(bucket_weight[family + text_bucket(g.slot, g.run)] + strength);
         }
-        f.touched[i] = true;
     }
-    for (int32_t i = n; i < n + 7; ++i) {
-        group_text[i] = kScoreNone;
-    }
+    std::fill_n(group_text + n, 7, kScoreNone);
     kernels().sigmoid(out.text, set.text);
     kernels().block_softmax(f.block, terms, f.evidence, group_text, n, out.block, group_p);
     for (int32_t i = 0; i < n; ++i) {
@@ -69,9 +67,34 @@ void AcceptanceModel::step_bucket(int32_t index, double gradient, uint32_t label
     bucket_labels[index] = before + labels < before ? UINT32_MAX : before + labels;
 }
 
-void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, const RoundPrices & p, int32_t group,
-                            int32_t text, int32_t accepted) noexcept {
-    alignas(32) double gradient[kDenseLanes] = {};
+void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, const RoundPrices & p,
+                            std::span<const ParentLabel> labels) noexcept {
+    // Every gradient is taken at the round's probabilities, so that none depends on the steps before it.
+    alignas(32) double gradient[kMaxRows][kDenseLanes];
+    int32_t count = 0;
+    int32_t from = 0;       // first label not yet stepped
+    const auto step = [&] { // text-only parents move the context slope alone
+        kernels().ftrl_steps(dense, gradient + from, count - from,
+                             labels[static_cast<size_t>(from)].group >= 0 ? 0 : 8);
+        from = count;
+    };
+    for (const ParentLabel & label : labels) {
+        if (count > from && (label.group < 0) != (labels[static_cast<size_t>(from)].group < 0)) {
+            step();
+        }
+        gradients(set, f, p, label, gradient[count++]);
+    }
+    if (count > from) {
+        step();
+    }
+}
+
+void AcceptanceModel::gradients(const CandidateSet & set, const RoundFeatures & f, const RoundPrices & p,
+                                const ParentLabel & label, double * gradient) noexcept {
+    const int32_t group = label.group;
+    const int32_t text = label.text;
+    const int32_t accepted = label.accepted;
+    std::fill_n(gradient, kDenseLanes, 0.0);
     double all = 0.0; // sum of p - y over the parent's candidates
     if (text >= 0) {
         const double e = p.text[text] - (accepted == set.text_base() + text ? 1.0 : 0.0);
@@ -120,15 +143,6 @@ void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, c
         all += drafted;
     }
     gradient[8] = all * f.context;
-    if (group >= 0) {
-        kernels().ftrl_step(dense, gradient);
-    } else { // a text-only parent moves the context slope alone
-        FtrlCoordinate c{dense.z[8], dense.n[8], dense.root_n[8]};
-        dense.weight[8] = ftrl_gated_step(c, gradient[8], dense.weight[8], dense.prior[8], {.alpha = kAcceptAlpha});
-        dense.z[8] = c.z;
-        dense.n[8] = c.n;
-        dense.root_n[8] = c.root_n;
-    }
     intercept.step(all, all * all, kInterceptCap);
 }
 

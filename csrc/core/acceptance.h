@@ -7,6 +7,7 @@
 #include "core/kernels.h"
 
 #include <cstdint>
+#include <span>
 
 namespace adaspark::core {
 
@@ -43,11 +44,17 @@ struct alignas(32) RoundPrices {
 // Features and evidence of one round, frozen when the tree is built and used again for the labels.
 struct alignas(32) RoundFeatures {
     BlockFeatures block;
-    float evidence[kMaxBlock][kTopK]; // agreed and contradicted terms
+    float evidence[kMaxBlock][kTopK]; // agreed and contradicted terms; unset where the text proposes nothing
     double text_base[kSlots];         // logit of each slot's precision
     double precision[kSlots];         // of each slot, (0, 1)
     double context = 0.0;             // tokens / 8192
-    bool touched[kMaxBlock];          // evidence[i] is not all zero
+};
+
+// One labelled parent.
+struct ParentLabel {
+    int32_t group = -1;    // position of the parent's drafter children, -1 = none
+    int32_t text = -1;     // its text-only child, -1 = none
+    int32_t accepted = -1; // the accepted child (candidate index), -1 for NONE
 };
 
 class AcceptanceModel {
@@ -60,10 +67,9 @@ class AcceptanceModel {
     // context are given.
     void price(const CandidateSet & set, RoundFeatures & features, RoundPrices & out) const noexcept;
 
-    // One labelled parent: `candidate` is the accepted child (candidate index), or -1 for NONE. `group` is the position
-    // of the parent's drafter children or -1; `text` its text-only child or -1. `p` is what price() gave.
-    void learn(const CandidateSet & set, const RoundFeatures & features, const RoundPrices & p, int32_t group,
-               int32_t text, int32_t accepted) noexcept;
+    // Learns from at most kMaxRows labelled parents, one after the other. `p` is what price() gave.
+    void learn(const CandidateSet & set, const RoundFeatures & features, const RoundPrices & p,
+               std::span<const ParentLabel> labels) noexcept;
 
     alignas(32) FtrlLanes dense;           // kDense lanes in use
     FtrlCoordinate bucket[kBucketWeights]; // prior 0
@@ -82,6 +88,9 @@ class AcceptanceModel {
     }
 
   private:
+    // Of the dense coefficients, [kDenseLanes]; the buckets and the intercept take their step here.
+    void gradients(const CandidateSet & set, const RoundFeatures & features, const RoundPrices & p,
+                   const ParentLabel & label, double * gradient) noexcept;
     void step_bucket(int32_t index, double gradient, uint32_t labels) noexcept;
 };
 

@@ -78,6 +78,7 @@ void ChainBuilder::take_block(const int32_t * tokens, int32_t positions, int32_t
     out.positions = positions;
     out.top_k = top_k;
     out.text = 0;
+    out.proposals = 0;
     out.total = positions * kTopK;
     if (positions > 0) {
         std::memcpy(out.token, tokens, sizeof(int32_t) * static_cast<size_t>(out.total));
@@ -136,15 +137,15 @@ int32_t ChainBuilder::follow(const SuffixIndex & index, const AnchorChain * chai
             context_[length] = token;
         }
         ++step;
+        const bool stop = is_stop(token);
         const bool spine = node == kAnchor || (!out.is_text(node) && node % kTopK == 0);
         const int32_t g = node == kAnchor ? 0 : node / kTopK + 1; // meaningful on the spine
         int32_t lane = -1;
         if (spine && g < out.positions) {
-            for (int32_t l = out.top_k - 1; l >= 0; --l) {
-                lane = out.token[g * kTopK + l] == token ? l : lane;
-            }
+            lane = out.lane_of(g, token);
         }
         if (spine) {
+            ++out.proposals;
             out.group[g].slot = static_cast<int8_t>(slot);
             out.group[g].run = static_cast<int8_t>(run_bin(run));
             out.group[g].agreed = static_cast<int8_t>(lane);
@@ -166,7 +167,7 @@ int32_t ChainBuilder::follow(const SuffixIndex & index, const AnchorChain * chai
             out.text_slot[t] = static_cast<int8_t>(slot);
             out.text_run[t] = static_cast<int8_t>(run_bin(run));
             out.text_depth[t] = static_cast<int8_t>(below + 1);
-            out.text_dead[t] = is_stop(token);
+            out.text_dead[t] = stop;
             if (spine) {
                 out.group[g].child = static_cast<int16_t>(t);
             } else {
@@ -176,7 +177,7 @@ int32_t ChainBuilder::follow(const SuffixIndex & index, const AnchorChain * chai
         }
         ++run;
         ++below;
-        if (is_stop(token)) {
+        if (stop) {
             break;
         }
     }
@@ -186,14 +187,12 @@ int32_t ChainBuilder::follow(const SuffixIndex & index, const AnchorChain * chai
 void ChainBuilder::merge_text(const SuffixIndex & index, const AnchorChain & chain, int32_t depth,
                               CandidateSet & out) noexcept {
     follow(index, &chain, kAnchor, depth, out);
-    for (int32_t i = 0; i < out.positions && i + 1 < depth && out.text < kMaxText; ++i) {
+    for (int32_t i = 0; i < out.positions && i + 1 < depth; ++i) {
         if ((out.dead[i] & 1) != 0) {
             break; // the path to this pick and to every later one holds a stop token
         }
+        context_[tail_ + i] = out.token[i * kTopK]; // a chain writes below its start only
         if (out.group[i + 1].slot < 0) {
-            for (int32_t k = 0; k <= i; ++k) {
-                context_[tail_ + k] = out.token[k * kTopK];
-            }
             follow(index, nullptr, i * kTopK, depth, out);
         }
     }

@@ -6,6 +6,7 @@
 #include "core/suffix_index.h"
 #include "core/tree.h"
 
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -37,6 +38,7 @@ struct CandidateSet {
     int32_t top_k = kTopK; // lanes in use
     int32_t text = 0;      // text-only nodes, [0, kMaxText]
     int32_t total = 0;     // positions * kTopK + text
+    int32_t proposals = 0; // what the text proposed below the anchor and the picks; 0 = `group` is all empty
 
     int32_t token[kCandidateSlots];
     int32_t parent[kCandidateSlots];     // candidate index or kAnchor
@@ -59,6 +61,15 @@ struct CandidateSet {
         return !is_text(candidate) && candidate % kTopK == 0 && candidate / kTopK + 1 < positions
                    ? candidate / kTopK + 1
                    : -1;
+    }
+    // First lane in use of a drafter group that holds a token, or -1.
+    int32_t lane_of(int32_t position, int32_t wanted) const noexcept {
+        uint32_t same = 0;
+        for (int32_t l = 0; l < kTopK; ++l) {
+            same |= (token[position * kTopK + l] == wanted ? 1U : 0U) << l;
+        }
+        same &= (1U << top_k) - 1U;
+        return same != 0 ? std::countr_zero(same) : -1;
     }
     // Text-only node below a node, or -1.
     int32_t text_below(int32_t candidate) const noexcept;

@@ -6,27 +6,29 @@ namespace adaspark::core {
 
 Choice choose_width(const Offer & offer, const Expected & expected, const Objective & objective, int32_t incumbent,
                     double * values) noexcept {
-    Choice best;
-    Choice held;
-    best.value = -std::numeric_limits<double>::infinity();
+    double tokens[kMaxWidths];
+    double own[kMaxWidths];
+    double * const value = values != nullptr ? values : own;
+    int32_t best = -1;
+    int32_t held = -1;
+    double most = -std::numeric_limits<double>::infinity();
     for (int32_t i = 0; i < offer.count; ++i) {
         const int32_t rows = offer.rows[i];
-        const double tokens = objective.tokens(rows, expected.draft[i], expected.text[i], expected);
-        const Choice c{i, rows, tokens, objective.value(tokens, offer.price[i])};
-        if (values != nullptr) {
-            values[i] = c.value;
-        }
-        if (rows == incumbent) {
-            held = c;
-        }
-        if (c.value > best.value) {
-            best = c;
-        }
+        tokens[i] = objective.tokens(rows, expected.draft[i], expected.text[i], expected);
+        value[i] = objective.value(tokens[i], offer.price[i]);
+        held = rows == incumbent ? i : held;
+        best = value[i] > most ? i : best;
+        most = value[i] > most ? value[i] : most;
     }
-    if (held.position < 0 || best.value > objective.bar(held.value, held.tokens)) {
-        return best;
+    if (held >= 0 && !(most > objective.bar(value[held], tokens[held]))) {
+        best = held;
     }
-    return held;
+    if (best < 0) {
+        Choice none;
+        none.value = most;
+        return none;
+    }
+    return {best, offer.rows[best], tokens[best], value[best]};
 }
 
 int32_t StandingAdvantage::update(const Offer & offer, const double * values, const Choice & held) noexcept {

@@ -1,13 +1,10 @@
 #include "core/context_law.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <cmath>
 
 namespace adaspark::core {
-
-int32_t context_band(uint32_t context) noexcept { return std::min<int32_t>(std::bit_width(context), kBands - 1); }
 
 ContextBasis::ContextBasis(uint32_t context) noexcept {
     const double u = context / kContextUnit;
@@ -15,15 +12,8 @@ ContextBasis::ContextBasis(uint32_t context) noexcept {
     phi[1] = u;
     phi[2] = u * u;
     phi[3] = std::sqrt(u);
-    phi[4] = std::log1p(u);
-}
-
-static double raw(const double * weight, const ContextBasis & basis) noexcept {
-    double value = weight[0];
-    for (int32_t i = 1; i < kBasis; ++i) {
-        value += weight[i] * basis.phi[i];
-    }
-    return value;
+    phi[4] = std::log(1.0 + u); // 1 + u is exact: a multiple of 2^-13 below 2^20
+    phi[5] = phi[6] = phi[7] = 0.0;
 }
 
 void ContextLaw::train(uint32_t context, const ContextBasis & basis, double time) noexcept {
@@ -40,8 +30,8 @@ void ContextLaw::train(uint32_t context, const ContextBasis & basis, double time
         scale = *std::min_element(held_time, held_time + kLawSamples);
         floor = 1.0;
         // The state whose weight is exactly 1 for the intercept, so that the law starts at its scale.
-        weight[0] = 1.0;
-        coordinate[0].z = -(kLawRule.beta * (1.0 / kLawRule.alpha) + kLawRule.l2) - kLawL1;
+        lanes.weight[0] = 1.0;
+        lanes.z[0] = -(kLawRule.beta * (1.0 / kLawRule.alpha) + kLawRule.l2) - kLawL1;
         for (int32_t i = 0; i < kLawSamples; ++i) {
             fold(ContextBasis(held_context[i]), held_time[i]);
         }
@@ -55,16 +45,8 @@ void ContextLaw::fold(const ContextBasis & basis, double time) noexcept {
     const double y = time / scale;
     floor = std::min(floor, y);
     // Subgradient of the quantile loss with respect to the prediction, before the clamp of the answer.
-    const double factor = y < raw(weight, basis) ? 1.0 - kQuantile : -kQuantile;
-    for (int32_t i = 0; i < kBasis; ++i) {
-        ftrl_accumulate(coordinate[i], factor * basis.phi[i], weight[i], kLawRule);
-        const double w = ftrl_deviation(coordinate[i], kLawL1, kLawRule);
-        weight[i] = i == 0 ? w : std::max(w, 0.0);
-    }
-}
-
-double ContextLaw::price(const ContextBasis & basis) const noexcept {
-    return std::clamp(raw(weight, basis), kLawLow * floor, kLawHigh * floor) * scale;
+    const double factor = y < raw(basis) ? 1.0 - kQuantile : -kQuantile;
+    kernels().law_step(lanes, basis.phi, factor);
 }
 
 } // namespace adaspark::core

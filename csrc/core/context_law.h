@@ -5,6 +5,8 @@
 #include "core/ftrl.h"
 #include "core/kernels.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 namespace adaspark::core {
@@ -19,11 +21,13 @@ inline constexpr FtrlRule kLawRule{.alpha = 0.05};
 
 // A context band: contexts with the same bit length (128..255, 256..511, ...). 0 for context 0.
 inline constexpr int32_t kBands = 32;
-int32_t context_band(uint32_t context) noexcept;
+inline int32_t context_band(uint32_t context) noexcept {
+    return std::min<int32_t>(std::bit_width(context), kBands - 1);
+}
 
 // phi(u) of Eq. (4), once a round. phi[0] is 1.
 struct ContextBasis {
-    double phi[kBasis];
+    alignas(32) double phi[kBasisLanes];
     explicit ContextBasis(uint32_t context) noexcept;
 };
 
@@ -34,8 +38,7 @@ struct ContextLaw {
     double floor = 0.0;       // lowest normalised time seen
     uint32_t context_low = 0; // tokens: span of all samples, read by the refit
     uint32_t context_high = 0;
-    double weight[kBasis] = {}; // normalised; context weights are >= 0, so the law never falls with context
-    FtrlCoordinate coordinate[kBasis];
+    LawLanes lanes; // normalised; context weights are >= 0, so the law never falls with context
     uint32_t held_context[kLawSamples] = {};
     double held_time[kLawSamples] = {}; // microseconds
 
@@ -45,13 +48,28 @@ struct ContextLaw {
     void train(uint32_t context, const ContextBasis & basis, double time) noexcept;
     void train(uint32_t context, double time) noexcept { train(context, ContextBasis(context), time); }
 
+    // Normalised, before the clamp.
+    double raw(const ContextBasis & basis) const noexcept {
+        double value = lanes.weight[0];
+        for (int32_t i = 1; i < kBasis; ++i) {
+            value += lanes.weight[i] * basis.phi[i];
+        }
+        return value;
+    }
+
     // Microseconds at a context; requires trained().
-    double price(const ContextBasis & basis) const noexcept;
+    double price(const ContextBasis & basis) const noexcept {
+        return std::clamp(raw(basis), kLawLow * floor, kLawHigh * floor) * scale;
+    }
 
     template <class A> void fields(A & a) {
-        a(samples, scale, floor, context_low, context_high, weight, held_context, held_time);
-        for (FtrlCoordinate & c : coordinate) {
-            a(c.z, c.n, c.root_n);
+        a(samples, scale, floor, context_low, context_high);
+        for (int32_t i = 0; i < kBasis; ++i) {
+            a(lanes.weight[i]);
+        }
+        a(held_context, held_time);
+        for (int32_t i = 0; i < kBasis; ++i) {
+            a(lanes.z[i], lanes.n[i], lanes.root_n[i]);
         }
     }
 

@@ -17,6 +17,9 @@ void HeadEstimate::price(const CandidateSet & set, const RoundFeatures & f, doub
         }
         out.block[i][0] = static_cast<float>(shift_odds(f.block.head[i], factor));
     }
+    if (set.text == 0) {
+        return;
+    }
     float slot[kSlots];
     for (int32_t s = 0; s < kSlots; ++s) {
         slot[s] = static_cast<float>(shift_odds(f.precision[s], factor));
@@ -26,8 +29,8 @@ void HeadEstimate::price(const CandidateSet & set, const RoundFeatures & f, doub
     }
 }
 
-double parent_likelihood(const CandidateSet & set, const RoundPrices & p, int32_t group, int32_t text,
-                         int32_t accepted) noexcept {
+double parent_likelihood(const CandidateSet & set, const RoundPrices & p, const ParentLabel & label) noexcept {
+    const auto [group, text, accepted] = label;
     double product = group >= 0 ? kernels().group_likelihood(p.block[group], set.top_k, accepted - group * kTopK) : 1.0;
     if (text >= 0) {
         const double q = p.text[text];

@@ -51,7 +51,6 @@ struct Guard {
 
 // Likelihood of one labelled parent: the product over its candidates of p (accepted) or 1 - p, each clipped. At most
 // kTopK + 1 factors, so it does not underflow; minus its logarithm is the parent's loss.
-double parent_likelihood(const CandidateSet & set, const RoundPrices & p, int32_t group, int32_t text,
-                         int32_t accepted) noexcept;
+double parent_likelihood(const CandidateSet & set, const RoundPrices & p, const ParentLabel & label) noexcept;
 
 } // namespace adaspark::core

@@ -11,6 +11,7 @@ inline constexpr int32_t kMaxBlock = 32;  // B: drafter positions at most
 inline constexpr int32_t kMaxText = 63;   // text-only nodes of one round
 inline constexpr int32_t kMaxWidths = 24; // widths the cost model may learn (paper Table 14)
 inline constexpr int32_t kBasis = 5;      // terms of the context basis, Eq. (4)
+inline constexpr int32_t kBasisLanes = 8; // the same in whole vectors; the rest are zero
 inline constexpr int32_t kDense = 9;      // acceptance coefficients that are not buckets
 inline constexpr int32_t kDenseLanes = 12;
 
@@ -19,9 +20,10 @@ inline constexpr int32_t kDenseLanes = 12;
 struct alignas(32) BlockFeatures {
     float log_r[kMaxBlock][kTopK]; // log of a sibling's share of the siblings' total, [-30, 0]; lane 0 is 0
     float share[kMaxBlock][kTopK]; // softmax share among the K, [0, 1]
-    float logit_head[kMaxBlock];   // logit of the confidence head
-    float logit_share[kMaxBlock];  // logit of the pick's share
-    float head[kMaxBlock];         // the head itself, clipped to [1e-7, 1 - 1e-7]
+    float log_r_by_lane[kMaxBlock / 8][kTopK][8]; // log_r by lane and then position, eight positions a block
+    float logit_head[kMaxBlock];                  // logit of the confidence head
+    float logit_share[kMaxBlock];                 // logit of the pick's share
+    float head[kMaxBlock];                        // the head itself, clipped to [1e-7, 1 - 1e-7]
 };
 
 // What the score of Eq. (6) needs of the model, resolved for one round.
@@ -39,6 +41,14 @@ struct alignas(32) WidthLanes {
     double high[kMaxWidths];
     double scale[kMaxWidths]; // microseconds of one normalised unit, times level and staleness
     double price[kMaxWidths]; // result, microseconds
+};
+
+// FTRL-Proximal state of a context law. Lane 0 is the intercept.
+struct alignas(32) LawLanes {
+    double weight[kBasisLanes] = {};
+    double z[kBasisLanes] = {};
+    double n[kBasisLanes] = {};      // sum of squared gradients, capped
+    double root_n[kBasisLanes] = {}; // its square root
 };
 
 // FTRL-Proximal state of the dense acceptance coefficients (or any 12 lanes).
@@ -61,7 +71,8 @@ struct Kernels {
     void (*block_features)(const float * logits, const float * head, int32_t n, BlockFeatures & out) noexcept;
 
     // Eq. (6) over a block. `evidence` [n][kTopK] is added to the scores; `text_score` [n] is the score of the
-    // position's text-only candidate, or below -1e30. Results: `p` [n][kTopK] and `text_p` [n] (0 where none).
+    // position's text-only candidate, or below -1e30; both null where the text says nothing. Results: `p` [n][kTopK]
+    // and `text_p` [n] (0 where none). Arrays are padded to a multiple of 8 positions.
     void (*block_softmax)(const BlockFeatures & features, const ScoreTerms & terms, const float (*evidence)[kTopK],
                           const float * text_score, int32_t n, float (*p)[kTopK], float * text_p) noexcept;
 
@@ -74,8 +85,13 @@ struct Kernels {
     // price = clamp(weight . phi, low, high) * scale * clock, for the first n widths.
     void (*price_widths)(WidthLanes & lanes, const double * phi, double clock, int32_t n) noexcept;
 
-    // One gated FTRL-Proximal step on every lane (ftrl_gated_step in ftrl.h); a zero gradient changes nothing.
-    void (*ftrl_step)(FtrlLanes & lanes, const double * gradient) noexcept;
+    // One FTRL-Proximal step of a context law with gradient factor * phi: elastic net around zero, the weights of
+    // context kept non-negative (the rule and the L1 weight of context_law.h). `phi` has kBasisLanes entries.
+    void (*law_step)(LawLanes & lanes, const double * phi, double factor) noexcept;
+
+    // `count` gated FTRL-Proximal steps, one after the other, on every lane from `first` (a multiple of 4) on
+    // (ftrl_gated_step in ftrl.h); a zero gradient changes nothing.
+    void (*ftrl_steps)(FtrlLanes & lanes, const double (*gradient)[kDenseLanes], int32_t count, int32_t first) noexcept;
 
     // Product over the first `top_k` lanes of p (lane `hit`) or 1 - p (the others), each clipped to [1e-7, 1 - 1e-7].
     // `hit` outside the lanes: none.

@@ -27,9 +27,7 @@ void Scheduler::begin_request(std::span<const int32_t> prompt, int32_t first_tok
     const size_t room = prompt.size() + static_cast<size_t>(std::max(reply_tokens, 0)) + 1;
     index_.begin(static_cast<int32_t>(std::min<size_t>(room, INT32_MAX / 4)));
     if (config_.text) {
-        for (const int32_t token : prompt) {
-            index_.append(token);
-        }
+        index_.append(prompt);
     }
     learned_.acceptance.begin_request();
     learned_.gate.begin_request();
@@ -82,17 +80,37 @@ void Scheduler::order_candidates(int32_t limit) noexcept {
             ++n;
         }
         order_.count = n;
+        ordered_ = kMaxRows - 1;
     } else {
-        order_by_path_q(set_.total, kMaxRows - 1, order_);
+        ordered_ = 0;
+        rank_candidates(limit);
     }
     sums_.ranks = 0;
     sums_.draft[1] = sums_.text[1] = 0.0;
     extend_sums(limit);
 }
 
+void Scheduler::rank_candidates(int32_t limit) noexcept {
+    if (limit > ordered_) {
+        order_by_path_q(set_.total, limit, order_);
+        ordered_ = limit;
+    }
+}
+
 void Scheduler::extend_sums(int32_t limit) noexcept {
+    rank_candidates(limit);
     const int32_t base = set_.text_base();
     const int32_t end = std::min(limit, order_.count);
+    if (set_.proposals == 0) { // no text: one sum
+        double sum = sums_.draft[sums_.ranks + 1];
+        for (int32_t r = sums_.ranks; r < end; ++r) {
+            sum += order_.path_q[order_.index[r]];
+            sums_.draft[r + 2] = sum;
+            sums_.text[r + 2] = 0.0;
+        }
+        sums_.ranks = std::max(sums_.ranks, end);
+        return;
+    }
     double sum[2] = {sums_.draft[sums_.ranks + 1], sums_.text[sums_.ranks + 1]};
     for (int32_t r = sums_.ranks; r < end; ++r) {
         const int32_t i = order_.index[r];
@@ -118,6 +136,20 @@ void Scheduler::expect(Expected & out) const noexcept {
     out.text_reference = sums_.text[reference];
 }
 
+// No less than tokens_at(rows) with the sums extended: every further rank counted as the last one known.
+double Scheduler::tokens_at_most(int32_t rows, const Objective & o) const noexcept {
+    const int32_t known = sums_.ranks;
+    const int32_t more = std::min(rows - 1, set_.total) - known;
+    if (more <= 0) {
+        return tokens_at(rows, o);
+    }
+    const double last = known > 0 ? order_.path_q[order_.index[known - 1]] : 1.0;
+    const bool above = rows >= kReferenceRows;
+    const double gain =
+        above ? std::max(o.gains.draft_above, o.gains.text_above) : std::max(o.gains.draft_below, o.gains.text_below);
+    return tokens_at(rows, o) + gain * last * more * (1.0 + 1e-9);
+}
+
 double Scheduler::tokens_at(int32_t rows, const Objective & o) const noexcept {
     Expected e;
     const int32_t most = sums_.ranks + 1;
@@ -130,6 +162,7 @@ double Scheduler::tokens_at(int32_t rows, const Objective & o) const noexcept {
 Decision Scheduler::decide(int32_t max_rows) noexcept {
     room_ = max_rows > 0 ? std::min(config_.max_rows, max_rows) : config_.max_rows;
     planned_ = false;
+    widest_asked_ = 0;
     report_ = RoundReport{};
     learned_.widths.offer(static_cast<uint32_t>(context_), room_, offer_);
     odds_factor_ = config_.offset ? head_estimate_.odds_factor() : 1.0;
@@ -145,9 +178,16 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
         chains_.anchor_chain(index_, std::min(kChainDepth, room_ - 1), chain_);
     }
     chains_.take_block(nullptr, 0, config_.top_k, set_);
-    chains_.merge_text(index_, chain_, kChainDepth, set_);
-    price_candidates(config_.acceptance && learned_.guard.prefers_fitted());
-    order_candidates(kMaxRows - 1);
+    report_.fitted = config_.acceptance && learned_.guard.prefers_fitted();
+    if (chain_.count > 0) {
+        chains_.merge_text(index_, chain_, kChainDepth, set_);
+        price_candidates(report_.fitted);
+        order_candidates(kMaxRows - 1);
+    } else {
+        order_.count = 0;
+        sums_.ranks = 0;
+        sums_.draft[1] = sums_.text[1] = 0.0;
+    }
 
     set_objectives();
     const Objective & o = objective_[0];
@@ -205,14 +245,12 @@ int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Cho
         return rows;
     }
     // Lazily: only if it could win at the price of the widest measured width below it.
-    double price = 0.0;
-    for (int32_t i = 0; i < learned_.widths.size(); ++i) {
-        const WidthClass & c = learned_.widths.at(i);
-        if (c.high < rows && c.timed.count >= kMeasurements) {
-            price = learned_.widths.price_of(c.high);
-        }
-    }
+    const double price = learned_.widths.price_below(rows);
     const double bar = std::max(o.bar(best.value, best.tokens), value_text);
+    widest_asked_ = rows;
+    if (!(o.value(tokens_at_most(rows, o), price) > bar)) {
+        return 0; // the usual case, without the sums
+    }
     extend_sums(rows - 1);
     return o.value(tokens_at(rows, o), price) > bar ? rows : 0;
 }
@@ -282,6 +320,7 @@ void Scheduler::consider_split(const Choice & held, const Objective & o) noexcep
     if (n >= kMaxWidths) {
         return;
     }
+    extend_sums(widest_asked_ - 1);
     const int32_t at = split_point({tops, static_cast<size_t>(n)}, {price, static_cast<size_t>(n)}, held.rows,
                                    held.tokens, o, [&](int32_t rows) { return tokens_at(rows, o); });
     if (at > 0) {
@@ -335,7 +374,7 @@ const Tree & Scheduler::plan(const DraftBlock * block) noexcept {
     const bool drafted = block != nullptr && !block->confidence.empty();
     if (drafted) {
         const int32_t positions = std::min<int32_t>(static_cast<int32_t>(block->confidence.size()), config_.block);
-        alignas(32) int32_t tokens[kMaxBlock * kTopK] = {};
+        alignas(32) int32_t tokens[kMaxBlock * kTopK];
         alignas(32) float logits[kMaxBlock * kTopK];
         const int32_t * token = block->tokens.data();
         const float * logit = block->logits.data();
@@ -372,6 +411,7 @@ const Tree & Scheduler::plan(const DraftBlock * block) noexcept {
         order_candidates(std::max(std::min(widest, room_), kReferenceRows) - 1);
     }
     const int32_t asked = std::min(pick_width(drafted), room_);
+    rank_candidates(asked - 1);
     report_.asked_rows = asked;
     report_.candidates = set_.total;
     report_.text_nodes = set_.text;

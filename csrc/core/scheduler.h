@@ -160,9 +160,11 @@ class Scheduler {
 
     void price_candidates(bool fitted) noexcept;
     void order_candidates(int32_t limit) noexcept; // and their sums, for trees of up to limit + 1 rows
+    void rank_candidates(int32_t limit) noexcept;  // at least the first `limit` of the order
     void extend_sums(int32_t limit) noexcept;
     void expect(Expected & out) const noexcept;
     void set_objectives() noexcept;
+    double tokens_at_most(int32_t rows, const Objective & objective) const noexcept;
     double tokens_at(int32_t rows, const Objective & objective) const noexcept;
     int32_t width_to_measure(bool drafted, const Objective & objective, const Choice & best,
                              double value_text) noexcept;
@@ -194,10 +196,12 @@ class Scheduler {
     AnchorChain chain_;
     CandidateSet set_;
     RoundFeatures features_;
-    RoundPrices fitted_;
-    RoundPrices head_;
+    RoundPrices fitted_{};
+    RoundPrices head_{};
     double odds_factor_ = 1.0;
     Order order_;
+    int32_t ordered_ = 0;      // ranks asked of it so far
+    int32_t widest_asked_ = 0; // rows: a width that was considered for measuring, and may be split against
     Sums sums_;
     Objective objective_[2]; // without and with the drafter
     Choice text_choice_;

@@ -2,6 +2,7 @@
 #include "core/scheduler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 
 namespace adaspark::core {
@@ -36,9 +37,11 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
         }
     }
     if (config_.text) {
-        for (const int32_t row : outcome.path) {
-            index_.append(tree_.token[row]);
+        int32_t tokens[kMaxRows];
+        for (int32_t i = 0; i < committed; ++i) {
+            tokens[i] = tree_.token[outcome.path[static_cast<size_t>(i)]];
         }
+        index_.append({tokens, static_cast<size_t>(committed)});
     }
     const double total = times.draft + times.verify + times.commit;
     if (!outcome.last && total > 0.0) {
@@ -54,12 +57,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
 }
 
 void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
-    struct Label {
-        int16_t group;
-        int16_t text;
-        int32_t accepted;
-    };
-    Label label[kMaxRows];
+    ParentLabel label[kMaxRows];
     int32_t labels = 0;
     int32_t groups = 0; // leading positions that are labelled
     const int32_t nodes = static_cast<int32_t>(outcome.path.size());
@@ -78,12 +76,13 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
             if (text >= 0 && set_.token[set_.text_base() + text] == outcome.next_token) {
                 accepted = set_.text_base() + text;
             }
-            for (int32_t l = set_.top_k - 1; group >= 0 && l >= 0; --l) {
-                accepted = set_.token[group * kTopK + l] == outcome.next_token ? group * kTopK + l : accepted;
+            if (group >= 0) {
+                const int32_t lane = set_.lane_of(group, outcome.next_token);
+                accepted = lane >= 0 ? group * kTopK + lane : accepted;
             }
         }
         groups = std::max(groups, group + 1);
-        label[labels++] = {static_cast<int16_t>(group), static_cast<int16_t>(text), accepted};
+        label[labels++] = {group, text, accepted};
     }
     // Both estimates are scored, and both learn, with the probabilities in force when the tree was built: before
     // either has seen anything of this round.
@@ -97,17 +96,15 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
     if (config_.acceptance) {
         alignas(32) double likelihood[2 * kMaxRows + 4];
         for (int32_t i = 0; i < labels; ++i) {
-            const Label & l = label[i];
-            likelihood[2 * i] = parent_likelihood(set_, fitted_, l.group, l.text, l.accepted);
-            likelihood[2 * i + 1] = parent_likelihood(set_, head_, l.group, l.text, l.accepted);
+            likelihood[2 * i] = parent_likelihood(set_, fitted_, label[i]);
+            likelihood[2 * i + 1] = parent_likelihood(set_, head_, label[i]);
         }
         std::fill_n(likelihood + 2 * labels, 4, 1.0);
         kernels().log(likelihood, 2 * labels);
         for (int32_t i = 0; i < labels; ++i) {
-            const Label & l = label[i];
             learned_.guard.add(-likelihood[2 * i], -likelihood[2 * i + 1]);
-            learned_.acceptance.learn(set_, features_, fitted_, l.group, l.text, l.accepted);
         }
+        learned_.acceptance.learn(set_, features_, fitted_, {label, static_cast<size_t>(labels)});
     }
     if (config_.offset) {
         uint64_t on_path = 0;
@@ -116,13 +113,14 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
         }
         double gradient = 0.0;
         double squared = 0.0;
+        // Branch-free: whether a row hangs from the path is a coin toss. Others add zero.
+        const int32_t base = set_.text_base();
         for (int32_t row = 1; row < tree_.rows; ++row) {
-            if ((on_path >> tree_.parent[row] & 1U) == 0) {
-                continue;
-            }
             const int32_t c = tree_.candidate[row];
-            const double q = set_.is_text(c) ? head_.text[c - set_.text_base()] : head_.block[c / kTopK][c % kTopK];
-            const double g = q - static_cast<double>(on_path >> row & 1U);
+            const float * q = c < base ? &head_.block[0][0] + c : head_.text + (c - base);
+            const uint64_t labelled = uint64_t{0} - (on_path >> tree_.parent[row] & 1U); // all ones or none
+            const double error = *q - static_cast<double>(on_path >> row & 1U);
+            const double g = std::bit_cast<double>(std::bit_cast<uint64_t>(error) & labelled);
             gradient += g;
             squared += g * g;
         }

@@ -72,6 +72,8 @@ void SuffixIndex::begin(int32_t capacity) {
     size_ = 0;
     capacity_ = capacity;
     contexts_ = 0;
+    matched_ = 0;
+    matched_end_ = -1;
     std::fill(std::begin(right_), std::end(right_), 0.0);
     std::fill(std::begin(proposed_), std::end(proposed_), 0.0);
 }
@@ -188,26 +190,93 @@ void SuffixIndex::score(const Proposal & proposal, int32_t token) noexcept {
     right_[s] += proposal.token == token ? 1.0 : 0.0;
 }
 
-void SuffixIndex::append(int32_t token) noexcept {
-    if (size_ >= capacity_) {
-        return;
+// propose() for the committed text, whose matches one token ago are known: each has grown by one or ended.
+Proposal SuffixIndex::propose_next(uint64_t hash, uint32_t home) noexcept {
+    const int32_t * end = tokens_.data() + size_;
+    const int32_t known = matched_end_ == size_ - 1 ? matched_ : 0;
+    matched_end_ = size_;
+    matched_ = 0;
+    if (!seen(hash)) {
+        return {};
     }
+    if (size_ >= kCopyKey) {
+        Proposal best;
+        Match now[kCopyPositions];
+        int32_t compared = 0;
+        int32_t steps = 0;
+        int32_t m = 0;
+        for (int32_t at = head_[home]; at >= 0; at = previous_[static_cast<size_t>(at)]) {
+            while (m < known && match_[m].position >= at) { // both lists run from the latest to the earliest
+                ++m;
+            }
+            int32_t length;
+            if (m < known && match_[m].position == at - 1) {
+                length =
+                    tokens_[static_cast<size_t>(at) - 1] == end[-1] ? std::min(match_[m].length + 1, kCopyMost) : 0;
+            } else {
+                length = match_back(end, tokens_.data() + at, std::min({kCopyMost, size_, at}));
+            }
+            if (length >= kCopyKey) {
+                if (length > best.length) {
+                    best = {tokens_[static_cast<size_t>(at)], copy_slot(length), at, length};
+                }
+                now[compared] = {at, length};
+                if (++compared == kCopyPositions || length == kCopyMost) {
+                    break;
+                }
+            }
+            if (++steps == kBucketSteps) {
+                break;
+            }
+        }
+        std::copy_n(now, compared, match_);
+        matched_ = compared;
+        if (best.slot >= 0) {
+            return best;
+        }
+    }
+    const Followers * f = find(end, hash);
+    return f != nullptr ? Proposal{f->token[0], f->count[0] >= 2 ? 1 : 0, 0, 0} : Proposal{};
+}
+
+void SuffixIndex::append_hashed(int32_t token, uint64_t hash, uint32_t home) noexcept {
     const int32_t * end = tokens_.data() + size_;
     previous_[static_cast<size_t>(size_)] = -1;
     if (size_ >= kFollowerKey) {
-        const uint64_t hash = hash_three(end);
-        score(propose(end, size_, hash), token);
+        score(propose_next(hash, home), token);
         count_follower(end, hash, token);
         const uint64_t bit = hash >> filter_shift_;
         filter_[bit >> 6] |= uint64_t{1} << (bit & 63);
     }
     if (size_ >= kCopyKey) {
-        int32_t & head = head_[copy_home(end)];
+        int32_t & head = head_[home];
         previous_[static_cast<size_t>(size_)] = head;
         head = size_;
     }
     tokens_[static_cast<size_t>(size_)] = token;
     ++size_;
+}
+
+void SuffixIndex::append(std::span<const int32_t> tokens) noexcept {
+    constexpr size_t kAhead = 32;
+    uint64_t hash[kAhead];
+    uint32_t home[kAhead];
+    while (!tokens.empty() && size_ < capacity_) {
+        const size_t n = std::min({tokens.size(), kAhead, static_cast<size_t>(capacity_ - size_)});
+        int32_t * next = tokens_.data() + size_; // beyond size_, so not yet text
+        std::copy_n(tokens.data(), n, next);
+        for (size_t i = 0; i < n; ++i) {
+            const int32_t before = size_ + static_cast<int32_t>(i);
+            hash[i] = before >= kFollowerKey ? hash_three(next + i) : 0;
+            home[i] = before >= kCopyKey ? copy_home(next + i) : 0;
+            __builtin_prefetch(&followers_[static_cast<uint32_t>(hash[i]) & follower_mask_]);
+            __builtin_prefetch(&head_[home[i]]);
+        }
+        for (size_t i = 0; i < n; ++i) {
+            append_hashed(tokens[i], hash[i], home[i]);
+        }
+        tokens = tokens.subspan(n);
+    }
 }
 
 } // namespace adaspark::core

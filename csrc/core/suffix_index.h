@@ -35,7 +35,10 @@ class SuffixIndex {
     void begin(int32_t capacity);
 
     // Scores what would have been proposed for this token, then appends it. Past the capacity: does nothing.
-    void append(int32_t token) noexcept;
+    void append(int32_t token) noexcept { append({&token, 1}); }
+
+    // The same for several tokens in turn; the tables' lines are fetched ahead. A prompt, or a round's accepted path.
+    void append(std::span<const int32_t> tokens) noexcept;
 
     // What follows a context that ends just before `end` and reaches back at least `available` tokens. The context need
     // not be in the index. A copy match comes first, the longest of the latest kCopyPositions, ties to the latest.
@@ -63,6 +66,8 @@ class SuffixIndex {
         const uint64_t bit = hash >> filter_shift_;
         return (filter_[bit >> 6] >> (bit & 63) & 1U) != 0;
     }
+    Proposal propose_next(uint64_t hash, uint32_t home) noexcept;
+    void append_hashed(int32_t token, uint64_t hash, uint32_t home) noexcept;
     const Followers * find(const int32_t * end, uint64_t hash) const noexcept;
     Proposal propose(const int32_t * end, int32_t available, uint64_t hash) const noexcept;
     Proposal propose_copy(const int32_t * end, int32_t available, uint32_t home) const noexcept;
@@ -77,6 +82,14 @@ class SuffixIndex {
     // cache, and most contexts a chain asks about have never been seen, by copies (four tokens) no more than by
     // followers.
     std::vector<uint64_t> filter_;
+    // The copy matches of the last scored context, latest first: the next context's are mostly these, one longer.
+    struct Match {
+        int32_t position;
+        int32_t length;
+    };
+    Match match_[kCopyPositions];
+    int32_t matched_ = 0;      // entries of it
+    int32_t matched_end_ = -1; // tokens in the text when they were found
     int32_t size_ = 0;
     int32_t capacity_ = 0;
     int32_t contexts_ = 0;       // follower contexts in use

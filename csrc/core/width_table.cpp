@@ -22,9 +22,14 @@ double Level::value() const noexcept {
         return 1.0;
     }
     float least = ratio[0];
-    const uint32_t held = std::min<uint32_t>(seen, kLevelWindow);
-    for (uint32_t i = 1; i < held; ++i) {
-        least = std::min(least, ratio[i]);
+    if (seen >= kLevelWindow) {
+        const float a = std::min(std::min(ratio[0], ratio[1]), std::min(ratio[2], ratio[3]));
+        const float b = std::min(std::min(ratio[4], ratio[5]), std::min(ratio[6], ratio[7]));
+        least = std::min(a, b);
+    } else {
+        for (uint32_t i = 1; i < seen; ++i) {
+            least = std::min(least, ratio[i]);
+        }
     }
     return std::clamp<double>(least, kLevelLow, kLevelHigh);
 }
@@ -100,15 +105,21 @@ bool WidthTable::consistent(int32_t max_rows) const noexcept {
 
 void WidthTable::index_rows() noexcept {
     std::fill(std::begin(position_), std::end(position_), int8_t{-1});
+    measured_ = wanted_ = 0;
     for (int32_t i = 0; i < count_; ++i) {
         position_[at(i).high] = static_cast<int8_t>(i);
+        top_[i] = at(i).high;
         sync(i);
     }
 }
 
 void WidthTable::sync(int32_t position) noexcept {
-    const Timed & t = at(position).timed;
+    const WidthClass & c = at(position);
+    const Timed & t = c.timed;
     const int32_t i = position;
+    const uint32_t bit = 1U << i;
+    measured_ = t.count >= kMeasurements ? measured_ | bit : measured_ & ~bit;
+    wanted_ = t.count < kMeasurements && c.unreachable == 0 ? wanted_ | bit : wanted_ & ~bit;
     if (t.count < kMeasurements) {
         for (auto & w : lanes_.weight) {
             w[i] = 0.0;
@@ -126,7 +137,7 @@ void WidthTable::sync(int32_t position) noexcept {
         return;
     }
     for (int32_t j = 0; j < kBasis; ++j) {
-        lanes_.weight[j][i] = t.law.weight[j];
+        lanes_.weight[j][i] = t.law.lanes.weight[j];
     }
     lanes_.low[i] = kLawLow * t.law.floor;
     lanes_.high[i] = kLawHigh * t.law.floor;
@@ -151,7 +162,7 @@ void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept
     double price[kMaxWidths];
     for (int32_t i = count_ - 1; i >= 0; --i) {
         const double p = lanes_.price[i];
-        const int32_t high = at(i).high;
+        const int32_t high = top_[i];
         const bool keep = p <= cheapest && p < kInfinity && high <= max_rows;
         rows[kept] = high;
         price[kept] = p;
@@ -173,22 +184,18 @@ void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept
 }
 
 int32_t WidthTable::unmeasured(int32_t max_rows) const noexcept {
-    for (int32_t i = 0; i < count_; ++i) {
-        const WidthClass & c = at(i);
-        if (c.timed.count < kMeasurements && c.unreachable == 0 && c.high <= max_rows) {
-            return c.high;
-        }
-    }
-    return 0;
+    const int32_t top = wanted_ != 0 ? top_[std::countr_zero(wanted_)] : 0;
+    return top <= max_rows ? top : 0;
 }
 
-bool WidthTable::measured(int32_t rows) const noexcept {
-    return rows >= 1 && rows <= kMaxRows && position_[rows] >= 0 && at(position_[rows]).timed.count >= kMeasurements;
+double WidthTable::price_below(int32_t rows) const noexcept {
+    const uint32_t below = measured_ & ((1U << bit_of(rows)) - 1U);
+    return below != 0 ? lanes_.price[std::bit_width(below) - 1] : 0.0;
 }
 
 double WidthTable::price_at_least(int32_t rows) const noexcept {
     double cheapest = kInfinity;
-    for (int32_t i = count_ - 1; i >= 0 && at(i).high >= rows; --i) {
+    for (int32_t i = count_ - 1; i >= 0 && top_[i] >= rows; --i) {
         cheapest = std::min(cheapest, lanes_.price[i]);
     }
     return cheapest;
@@ -200,7 +207,7 @@ double WidthTable::price_of(int32_t rows) const noexcept {
 
 int32_t WidthTable::tops(int32_t * rows, double * price) const noexcept {
     for (int32_t i = 0; i < count_; ++i) {
-        rows[i] = at(i).high;
+        rows[i] = top_[i];
         price[i] = lanes_.price[i];
     }
     return count_;
@@ -274,6 +281,7 @@ void WidthTable::came_out_short(int32_t asked, int32_t built) noexcept {
     }
     c.shortfalls += 1;
     c.unreachable = c.shortfalls >= static_cast<uint32_t>(kShortfalls) ? 1 : 0;
+    sync(position);
 }
 
 bool WidthTable::split(int32_t rows) noexcept {

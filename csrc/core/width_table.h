@@ -76,7 +76,10 @@ class WidthTable {
 
     // The narrowest width that still wants measuring, or 0.
     int32_t unmeasured(int32_t max_rows) const noexcept;
-    bool measured(int32_t rows) const noexcept; // `rows` is a class top with kMeasurements samples
+    // `rows` is a class top with kMeasurements samples.
+    bool measured(int32_t rows) const noexcept { return (measured_ >> bit_of(rows) & 1U) != 0; }
+    // Price, from the last offer(), of the widest measured width below the class top `rows`; 0 where there is none.
+    double price_below(int32_t rows) const noexcept;
 
     // Cheapest price of a measured width of at least `rows`, from the last offer(); infinite where there is none.
     double price_at_least(int32_t rows) const noexcept;
@@ -118,11 +121,19 @@ class WidthTable {
   private:
     void sync(int32_t position) noexcept;
     void index_rows() noexcept;
+    // Position of a class top, or 31, which no class has.
+    uint32_t bit_of(int32_t rows) const noexcept {
+        return rows >= 1 && rows <= kMaxRows && position_[rows] >= 0 ? static_cast<uint32_t>(position_[rows]) : 31U;
+    }
 
     bool use_law_ = true;
     int32_t count_ = 0;
     uint8_t order_[kMaxWidths] = {};     // storage index by ascending width; storage never moves
     int8_t position_[kMaxRows + 1] = {}; // position by class top, -1 elsewhere
+    // Read every round, apart from the classes, which are kilobytes each: by ascending width, and bit i for width i.
+    int32_t top_[kMaxWidths] = {};
+    uint32_t measured_ = 0; // has kMeasurements samples
+    uint32_t wanted_ = 0;   // has not, and is within reach
     WidthClass storage_[kMaxWidths];
     Timed draft_;
     Level recent_;             // the drift clock's window

@@ -1,6 +1,6 @@
 #include "engine/session.h"
 
-#include "core/block.h"
+#include "core/scheduler.h"
 #include "engine/clock.h"
 #include "engine/error.h"
 #include "engine/topk.h"
@@ -26,7 +26,7 @@ Session::Session(Target & target, Drafter * drafter)
     path_.reserve(core::kMaxRows);
 }
 
-Session::~Session() = default;
+Session::~Session() = default; // here, where the scheduler's type is known
 
 std::span<const int32_t> Session::reply() const { return std::span(tokens_).subspan(n_prompt_); }
 
@@ -55,10 +55,14 @@ void Session::check(std::span<const int32_t> prompt, const Request & request) co
     if (request.arm == Arm::chain && request.arm_n < 0) {
         throw std::invalid_argument("a chain has 0 or more drafts, not " + std::to_string(request.arm_n));
     }
-    if (request.arm != Arm::plain && drafter_ == nullptr && !proposer_) {
+    if ((request.arm == Arm::chain || request.arm == Arm::tree) && drafter_ == nullptr && !proposer_) {
         throw std::invalid_argument("this arm needs a drafter: give one (-md) or use --arm plain");
     }
-    if (request.arm == Arm::tree && !target_.supports_tree()) {
+    if (request.arm == Arm::adaspark && (request.arm_n < 0 || request.arm_n > core::kMaxRows)) {
+        throw std::invalid_argument("a pinned width is 1 to " + std::to_string(core::kMaxRows) +
+                                    " rows (0 = learned), not " + std::to_string(request.arm_n));
+    }
+    if ((request.arm == Arm::tree || request.arm == Arm::adaspark) && !target_.supports_tree()) {
         throw std::invalid_argument("a " + target_.architecture() +
                                     " target keeps recurrent state and verifies chains only: use --arm chain:" +
                                     std::to_string(target_.max_chain()));
@@ -130,6 +134,7 @@ void Session::SamplerFree::operator()(llama_sampler * sampler) const { llama_sam
 
 void Session::begin(std::span<const int32_t> prompt, const Request & request, const PrefillProgress & progress) {
     check(prompt, request);
+    scheduler_end();
     request_ = request;
     cancelled_.store(false);
     finish_reason_.clear();
@@ -159,8 +164,8 @@ void Session::begin(std::span<const int32_t> prompt, const Request & request, co
         finish("cancel");
     } else if (remaining() <= 0) {
         finish("length");
-    } else {
-        take_token(draw(logits));
+    } else if (take_token(draw(logits)) && request_.arm == Arm::adaspark && !proposer_) {
+        scheduler_begin();
     }
     stats_.completion_tokens = static_cast<int32_t>(reply().size());
 }
@@ -229,6 +234,9 @@ std::string Session::step() {
         } else {
             round();
         }
+        if (finished()) {
+            scheduler_end();
+        }
     }
     deliver_first_ = false;
     return text_.take();
@@ -252,6 +260,11 @@ void Session::round() {
     // Every row of the path is a token of the reply (or the anchor), also when the reply ended on it.
     target_.commit(path_);
     const double done = now_us();
+    count_round(path_);
+    if (scheduler_ != nullptr) {
+        scheduler_->observe({path_, tokens_.back(), finished()},
+                            {planned - start, verified - planned, done - verified});
+    }
 
     report.tokens.assign(tokens_.begin() + static_cast<std::ptrdiff_t>(before), tokens_.end());
     report.rows = tree_.rows;
@@ -264,77 +277,8 @@ void Session::round() {
     stats_.walk_us += walked - verified;
     stats_.commit_us += report.commit_us;
     stats_.decode_us = done - decode_start_us_;
-    count_round(path_);
     report.accepted = static_cast<int32_t>(path_.size()) - 1;
     round_ = std::move(report);
-}
-
-void Session::plan(int32_t depth_limit, int32_t row_limit) {
-    const int32_t rows = std::min(row_limit, target_.max_rows());
-    candidates_.clear();
-    if (depth_limit > 0 && rows > 1) {
-        if (proposer_) {
-            plan_proposal(depth_limit);
-        } else if (request_.arm != Arm::plain && request_.arm_n > 0) {
-            plan_draft(depth_limit, rows);
-        }
-    }
-    order_and_layout(rows);
-}
-
-void Session::plan_draft(int32_t depth_limit, int32_t row_limit) {
-    const bool chain = request_.arm == Arm::chain;
-    const int32_t wanted = chain ? request_.arm_n : request_.arm_n - 1; // no tree is deeper than its candidates
-    const int32_t depth = std::min(
-        {wanted, depth_limit, row_limit - 1, drafter_->info().n_draft, chain ? target_.max_chain() : core::kMaxRows});
-    if (depth <= 0) {
-        return;
-    }
-    const double start = now_us();
-    drafter_->inject();
-    const double injected = now_us();
-    const Block & block = drafter_->draft(tokens_.back(), depth);
-    stats_.inject_us += injected - start;
-    stats_.draft_us += now_us() - injected;
-
-    candidates_.resize(static_cast<std::size_t>(depth) * Block::kTopK);
-    core::candidates_from_block({depth, Block::kTopK, block.ids, block.values, block.confidence}, candidates_);
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-        core::Candidate & c = candidates_[i];
-        if (chain) { // the picks in order, whatever the head thinks of them
-            c.q = i % Block::kTopK == 0 && c.token >= 0 ? 1.0F : 0.0F;
-        }
-        if (c.token >= 0 && is_eog_[static_cast<std::size_t>(c.token)]) {
-            c.q = 0.0F; // nothing follows the end: a row for it cannot pay
-        }
-    }
-}
-
-void Session::plan_proposal(int32_t depth_limit) {
-    const Proposal proposal = proposer_(tokens_);
-    if (proposal.tokens.size() != proposal.parents.size() || proposal.tokens.size() > core::kMaxCandidates) {
-        throw std::invalid_argument("the proposer gave " + std::to_string(proposal.tokens.size()) + " tokens and " +
-                                    std::to_string(proposal.parents.size()) + " parents; at most " +
-                                    std::to_string(core::kMaxCandidates) + ", one parent each");
-    }
-    std::vector<int32_t> depth(proposal.tokens.size());
-    for (std::size_t i = 0; i < proposal.tokens.size(); ++i) {
-        const int32_t parent = proposal.parents[i];
-        if (parent < -1 || parent >= static_cast<int32_t>(i)) {
-            throw std::invalid_argument("candidate " + std::to_string(i) + " has parent " + std::to_string(parent));
-        }
-        depth[i] = parent < 0 ? 1 : depth[static_cast<std::size_t>(parent)] + 1;
-        candidates_.push_back({proposal.tokens[i], parent, depth[i] <= depth_limit ? 1.0F : 0.0F});
-    }
-}
-
-void Session::order_and_layout(int32_t row_limit) {
-    int32_t rows = row_limit;
-    if (request_.arm == Arm::tree && !proposer_) {
-        rows = std::min(rows, request_.arm_n);
-    }
-    core::order_best_first(candidates_, rows - 1, order_);
-    core::layout_depth_first(tokens_.back(), candidates_, order_, order_.count, tree_);
 }
 
 // Draw at each accepted row and descend to the child that equals the draw: the reply is the target's own.
@@ -377,7 +321,9 @@ void Session::count_round(std::span<const int32_t> path) {
     }
     stats_.accepted += accepted;
     stats_.completion_tokens = static_cast<int32_t>(reply().size());
-    if (!proposer_ && request_.arm != Arm::plain && tree_.rows > 1) {
+    if (scheduler_ != nullptr) {
+        count_sources(); // before observe() forgets the round
+    } else if (!proposer_ && request_.arm != Arm::plain && tree_.rows > 1) {
         watch_layout(accepted > 0);
     }
 }

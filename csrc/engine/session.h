@@ -1,4 +1,4 @@
-// A decode session: prompt in, tokens out, one round at a time (paper Algorithm 1, without learning).
+// A decode session: prompt in, tokens out, one round at a time (paper Algorithm 1).
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,16 @@ struct llama_token_data;
 
 namespace adaspark {
 
-enum class Arm { plain, chain, tree };
+namespace core {
+class Scheduler;
+}
+
+enum class Arm {
+    plain,    // one row
+    chain,    // the drafter's picks
+    tree,     // a fixed number of rows, ordered by the drafter's own estimates
+    adaspark, // round kind, candidates and width learned while decoding
+};
 
 struct Request {
     int32_t n_predict = -1;   // tokens; -1 = until the context ends
@@ -59,6 +68,13 @@ struct Statistics {
     std::vector<int32_t> drafted_by_depth; // depth 1 first
     std::vector<int32_t> accepted_by_depth;
     std::map<int32_t, int32_t> width_rounds; // rows -> rounds
+    // The arm adaspark only: its rounds by kind, and candidates the request's own text proposed.
+    int32_t rounds_plain = 0;
+    int32_t rounds_text = 0;
+    int32_t rounds_draft = 0;
+    int32_t text_drafted = 0;    // by the text alone
+    int32_t text_accepted = 0;   // of those
+    int32_t agreed_accepted = 0; // by the text and the drafter
     double prefill_us = 0.0;
     double inject_us = 0.0; // target features into the drafter
     double draft_us = 0.0;  // drafter forward and its top K
@@ -117,6 +133,11 @@ class Session {
     void plan_draft(int32_t depth_limit, int32_t row_limit);
     void plan_proposal(int32_t depth_limit);
     void order_and_layout(int32_t row_limit);
+    void plan_learned(int32_t row_limit);
+    const Block & draft_block(int32_t positions);
+    void scheduler_begin();
+    void scheduler_end();
+    void count_sources();
     void walk();
     void count_round(std::span<const int32_t> path);
     void watch_layout(bool accepted_first);
@@ -144,6 +165,10 @@ class Session {
     int32_t drafter_rounds_ = 0; // rounds watched for a wrong block layout
     int32_t drafter_first_hits_ = 0;
     double decode_start_us_ = 0.0;
+
+    // One scheduler for each pinned width that was asked for (0 = learned): what it learned outlives the request.
+    std::map<int32_t, std::unique_ptr<core::Scheduler>> schedulers_;
+    core::Scheduler * scheduler_ = nullptr; // of the request that runs, on the arm adaspark
 
     // Scratch of a round.
     std::vector<core::Candidate> candidates_;

@@ -299,10 +299,11 @@ def test_gains_learn_from_chosen_and_measured_rounds_but_not_from_explored_ones(
     "switch", ["text", "acceptance", "offset", "exploration", "law", "rate", "gains", "margin", "siblings", "gating"]
 )
 def test_every_mechanism_switches_off_alone(switch):
-    base = {"pinned_rows": 6} if switch == "exploration" else {}  # so that candidates are left without a row
-    on = fingerprint(serve(make_scheduler(**base), 14, 3, rounds=150))
+    # Exploration needs candidates left without a row, and sixteen rounds with text.
+    base, stream = ({"pinned_rows": 6}, (11, 1, 400)) if switch == "exploration" else ({}, (14, 3, 150))
+    on = fingerprint(serve(make_scheduler(**base), *stream))
     core = make_scheduler(**base, **{switch: False})
-    rounds = serve(core, 14, 3, rounds=150)
+    rounds = serve(core, *stream)
     assert fingerprint(rounds) != on
     state = core.acceptance
     if switch == "text":

@@ -122,6 +122,7 @@ TEST(a_group_and_none_sum_to_one) {
         set->top_k = kTopK;
         set->text = 0;
         set->total = 56;
+        set->proposals = 0;
         for (auto & g : set->group) {
             g = GroupText{};
         }
@@ -149,14 +150,15 @@ TEST(ftrl_lanes_match_one_coordinate_at_a_time) {
         }
         const FtrlRule rule{.alpha = kAcceptAlpha};
         for (int step = 0; step < 3000; ++step) {
-            alignas(32) double g[kDenseLanes];
+            alignas(32) double gradient[1][kDenseLanes];
+            double * g = gradient[0];
             for (int i = 0; i < kDenseLanes; ++i) {
                 g[i] = (step + i) % 3 == 0 ? 0.0 : 0.2 * normal(random) + 0.05 * (i % 2);
                 if (g[i] != 0.0) {
                     weight[i] = ftrl_gated_step(single[i], g[i], weight[i], lanes.prior[i], rule);
                 }
             }
-            k->ftrl_step(lanes, g);
+            k->ftrl_steps(lanes, gradient, 1, 0);
         }
         for (int i = 0; i < kDenseLanes; ++i) {
             CHECK(near(lanes.weight[i], weight[i], 1e-10));

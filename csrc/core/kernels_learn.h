@@ -1,0 +1,74 @@
+// Part of kernels_impl.h: prices of widths, the learning steps and the likelihoods.
+
+static void price_widths(WidthLanes & lanes, const double * phi, double clock, int32_t n) noexcept {
+    for (int32_t i = 0; i < n; i += 4) {
+        V4d law = load(lanes.weight[0] + i); // phi[0] is 1
+        for (int32_t j = 1; j < kBasis; ++j) {
+            law += phi[j] * load(lanes.weight[j] + i);
+        }
+        law = vmin(vmax(law, load(lanes.low + i)), load(lanes.high + i));
+        store(lanes.price + i, law * load(lanes.scale + i) * clock);
+    }
+}
+
+static void law_step(LawLanes & lanes, const double * phi, double factor) noexcept {
+    constexpr double alpha = 0.05, cap = 400.0, beta = 1.0, l2 = 0.01, l1 = 0.002;
+    const double infinity = __builtin_inf();
+    const V4d least[2] = {{-infinity, 0.0, 0.0, 0.0}, {0.0, 0.0, 0.0, 0.0}}; // the intercept may be negative
+    for (int32_t i = 0; i < kBasisLanes; i += 4) {
+        const V4d g = factor * load(phi + i);
+        const V4d n = vmin(load(lanes.n + i) + g * g, splat(cap));
+        const V4d root = vsqrt(n);
+        const V4d sigma = (root - load(lanes.root_n + i)) * (1.0 / alpha);
+        const V4d z = load(lanes.z + i) + (g - sigma * load(lanes.weight + i));
+        const V4d excess = z - vmin(vmax(z, splat(-l1)), splat(l1));
+        store(lanes.n + i, n);
+        store(lanes.root_n + i, root);
+        store(lanes.z + i, z);
+        store(lanes.weight + i, vmax(least[i / 4], -excess / ((beta + root) * (1.0 / alpha) + l2)));
+    }
+}
+
+static void ftrl_steps(FtrlLanes & lanes, const double (*gradient)[kDenseLanes], int32_t count,
+                       int32_t first) noexcept {
+    constexpr double alpha = 0.05, cap = 400.0, beta = 1.0, l2 = 0.01, gate = 3.0;
+    for (int32_t i = first; i < kDenseLanes; i += 4) {
+        const V4d prior = load(lanes.prior + i);
+        V4d n = load(lanes.n + i);
+        V4d root = load(lanes.root_n + i);
+        V4d z = load(lanes.z + i);
+        V4d weight = load(lanes.weight + i);
+        for (int32_t step = 0; step < count; ++step) {
+            const V4d g = load(gradient[step] + i);
+            const V4d before = root;
+            n = vmin(n + g * g, splat(cap));
+            root = vsqrt(n);
+            z += g - (root - before) * (1.0 / alpha) * (weight - prior);
+            const V4d bound = gate * root;
+            const V4d excess = z - vmin(vmax(z, -bound), bound);
+            weight = prior - excess / ((beta + root) * (1.0 / alpha) + l2);
+        }
+        store(lanes.n + i, n);
+        store(lanes.root_n + i, root);
+        store(lanes.z + i, z);
+        store(lanes.weight + i, weight);
+    }
+}
+
+// Product of eight floats, in doubles.
+AS_INLINE double product(const V8f & q) {
+    const V4d low = {q[0], q[1], q[2], q[3]};
+    const V4d high = {q[4], q[5], q[6], q[7]};
+    const V4d even = __builtin_shufflevector(low, high, 0, 4, 2, 6); // lanes 0, 4, 2, 6
+    const V4d odd = __builtin_shufflevector(low, high, 1, 5, 3, 7);
+    const V4d pairs = even * odd; // 01, 45, 23, 67
+    return (pairs[0] * pairs[2]) * (pairs[1] * pairs[3]);
+}
+
+static double group_likelihood(const float * p, int32_t top_k, int32_t hit) noexcept {
+    const V8i lane = {0, 1, 2, 3, 4, 5, 6, 7};
+    const V8f one = splat8(1.0F);
+    const V8f given = load8(p);
+    const V8f clipped = vmin8(vmax8(select8(lane == hit, given, one - given), splat8(1e-7F)), splat8(1.0F - 1e-7F));
+    return product(select8(lane < top_k, clipped, one));
+}

@@ -1,0 +1,143 @@
+// What a round verifies: the fixed arms' drafts, the test hook's proposals, or the scheduler's tree.
+#include "engine/session.h"
+
+#include "core/block.h"
+#include "core/scheduler.h"
+#include "engine/clock.h"
+
+#include <algorithm>
+
+namespace adaspark {
+
+void Session::plan(int32_t depth_limit, int32_t row_limit) {
+    const int32_t rows = std::min(row_limit, target_.max_rows());
+    if (scheduler_ != nullptr) {
+        // A tree of n rows is at most n - 1 deep, so a cap on rows also keeps the depth within the budget.
+        plan_learned(std::min(rows, depth_limit + 1));
+        return;
+    }
+    candidates_.clear();
+    if (depth_limit > 0 && rows > 1) {
+        if (proposer_) {
+            plan_proposal(depth_limit);
+        } else if (request_.arm != Arm::plain && request_.arm_n > 0) {
+            plan_draft(depth_limit, rows);
+        }
+    }
+    order_and_layout(rows);
+}
+
+void Session::plan_draft(int32_t depth_limit, int32_t row_limit) {
+    const bool chain = request_.arm == Arm::chain;
+    const int32_t wanted = chain ? request_.arm_n : request_.arm_n - 1; // no tree is deeper than its candidates
+    const int32_t depth = std::min(
+        {wanted, depth_limit, row_limit - 1, drafter_->info().n_draft, chain ? target_.max_chain() : core::kMaxRows});
+    if (depth <= 0) {
+        return;
+    }
+    const Block & block = draft_block(depth);
+    candidates_.resize(static_cast<std::size_t>(depth) * Block::kTopK);
+    core::candidates_from_block({depth, Block::kTopK, block.ids, block.values, block.confidence}, candidates_);
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+        core::Candidate & c = candidates_[i];
+        if (chain) { // the picks in order, whatever the head thinks of them
+            c.q = i % Block::kTopK == 0 && c.token >= 0 ? 1.0F : 0.0F;
+        }
+        if (c.token >= 0 && is_eog_[static_cast<std::size_t>(c.token)]) {
+            c.q = 0.0F; // nothing follows the end: a row for it cannot pay
+        }
+    }
+}
+
+void Session::plan_proposal(int32_t depth_limit) {
+    const Proposal proposal = proposer_(tokens_);
+    if (proposal.tokens.size() != proposal.parents.size() || proposal.tokens.size() > core::kMaxCandidates) {
+        throw std::invalid_argument("the proposer gave " + std::to_string(proposal.tokens.size()) + " tokens and " +
+                                    std::to_string(proposal.parents.size()) + " parents; at most " +
+                                    std::to_string(core::kMaxCandidates) + ", one parent each");
+    }
+    std::vector<int32_t> depth(proposal.tokens.size());
+    for (std::size_t i = 0; i < proposal.tokens.size(); ++i) {
+        const int32_t parent = proposal.parents[i];
+        if (parent < -1 || parent >= static_cast<int32_t>(i)) {
+            throw std::invalid_argument("candidate " + std::to_string(i) + " has parent " + std::to_string(parent));
+        }
+        depth[i] = parent < 0 ? 1 : depth[static_cast<std::size_t>(parent)] + 1;
+        candidates_.push_back({proposal.tokens[i], parent, depth[i] <= depth_limit ? 1.0F : 0.0F});
+    }
+}
+
+void Session::order_and_layout(int32_t row_limit) {
+    int32_t rows = row_limit;
+    if (request_.arm == Arm::tree && !proposer_) {
+        rows = std::min(rows, request_.arm_n);
+    }
+    core::order_best_first(candidates_, rows - 1, order_);
+    core::layout_depth_first(tokens_.back(), candidates_, order_, order_.count, tree_);
+}
+
+// ---- the learned arm -----------------------------------------------------------------------------------------------
+
+void Session::scheduler_begin() {
+    std::unique_ptr<core::Scheduler> & slot = schedulers_[request_.arm_n];
+    if (!slot) {
+        core::SchedulerConfig config;
+        config.block = drafter_ == nullptr ? 0 : drafter_->info().n_draft;
+        config.top_k = Block::kTopK;
+        config.max_rows = target_.max_rows();
+        config.pinned_rows = request_.arm_n;
+        slot = std::make_unique<core::Scheduler>(config, eog_);
+    }
+    scheduler_ = slot.get();
+    scheduler_->begin_request(std::span(tokens_).first(n_prompt_), tokens_.back(), remaining());
+}
+
+void Session::scheduler_end() {
+    if (scheduler_ != nullptr) {
+        scheduler_->end_request();
+        scheduler_ = nullptr;
+    }
+}
+
+void Session::plan_learned(int32_t row_limit) {
+    const core::Decision decision = scheduler_->decide(row_limit);
+    if (!decision.draft) {
+        tree_ = scheduler_->plan(nullptr);
+        return;
+    }
+    // Always the whole block: the price of drafting is learned, so it must be that of one thing.
+    const Block & block = draft_block(drafter_->info().n_draft);
+    const core::DraftBlock draft{block.ids, block.values, block.confidence};
+    tree_ = scheduler_->plan(&draft);
+}
+
+const Block & Session::draft_block(int32_t positions) {
+    const double start = now_us();
+    drafter_->inject();
+    const double injected = now_us();
+    const Block & block = drafter_->draft(tokens_.back(), positions);
+    stats_.inject_us += injected - start;
+    stats_.draft_us += now_us() - injected;
+    return block;
+}
+
+void Session::count_sources() {
+    const core::RoundReport & report = scheduler_->report();
+    ++(report.kind == core::RoundKind::draft  ? stats_.rounds_draft
+       : report.kind == core::RoundKind::text ? stats_.rounds_text
+                                              : stats_.rounds_plain);
+    const core::CandidateSet & set = scheduler_->candidates();
+    for (int32_t row = 1; row < tree_.rows; ++row) {
+        stats_.text_drafted += set.is_text(tree_.candidate[row]) ? 1 : 0;
+    }
+    for (std::size_t i = 1; i < path_.size(); ++i) {
+        const int32_t candidate = tree_.candidate[path_[i]];
+        if (set.is_text(candidate)) {
+            ++stats_.text_accepted;
+        } else if (set.group[candidate / core::kTopK].agreed == candidate % core::kTopK) {
+            ++stats_.agreed_accepted;
+        }
+    }
+}
+
+} // namespace adaspark
