@@ -10,8 +10,10 @@ namespace adaspark::kernels::ADASPARK_SIMD {
 
 // ---- matrix products -----------------------------------------------------------------------------------------------
 
-constexpr int32_t kRows = 4; // rows, and panels, that are multiplied together: what the registers hold
-constexpr int32_t kPanels = 2;
+// Rows multiplied together: what the registers hold. One panel at a time: the weights then are one stream from memory,
+// which is what a product of few rows waits for (two panels at once took twice as long for one row).
+constexpr int32_t kRows = 8;
+constexpr int32_t kPanels = 1;
 
 // PB panels (`stride` bytes apart) times RB rows; acc[PB * r + p]. Each output is one chain of fused multiply-adds over
 // ascending inputs (F32 activations) or ascending blocks of 32 (int8 activations).
@@ -99,8 +101,20 @@ template <Format F, int PB> void panel_all_rows(const Gemm & g, std::size_t stri
         case 3:
             panel_store<F, 3, PB>(g, w, stride, panel, row);
             break;
-        default:
+        case 4:
             panel_store<F, 4, PB>(g, w, stride, panel, row);
+            break;
+        case 5:
+            panel_store<F, 5, PB>(g, w, stride, panel, row);
+            break;
+        case 6:
+            panel_store<F, 6, PB>(g, w, stride, panel, row);
+            break;
+        case 7:
+            panel_store<F, 7, PB>(g, w, stride, panel, row);
+            break;
+        default:
+            panel_store<F, 8, PB>(g, w, stride, panel, row);
             break;
         }
         row += n;
@@ -109,12 +123,8 @@ template <Format F, int PB> void panel_all_rows(const Gemm & g, std::size_t stri
 
 template <Format F> void gemm_format(const Gemm & g) {
     const std::size_t stride = panel_bytes(F, g.k);
-    int32_t p = g.panel_begin;
-    for (; p + kPanels <= g.panel_end; p += kPanels) {
+    for (int32_t p = g.panel_begin; p < g.panel_end; ++p) {
         panel_all_rows<F, kPanels>(g, stride, p);
-    }
-    if (p < g.panel_end) {
-        panel_all_rows<F, 1>(g, stride, p);
     }
 }
 

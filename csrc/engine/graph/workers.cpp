@@ -22,14 +22,16 @@ void relax() {
 #endif
 }
 
-// Turns of waiting, about 2 ms, before the processor is offered to others: whoever takes it keeps it for milliseconds.
-constexpr int32_t kSpins = 100000;
+// Turns of waiting before the processor is offered to others, who then keep it for milliseconds: about 2 ms where every
+// thread can have a processor, at once where they must share.
+constexpr int32_t kPatient = 100000;
+constexpr int32_t kShared = 50;
 constexpr std::chrono::microseconds kAwake{300}; // spinning after a job, in case the next one comes at once
 
-template <typename Done> void spin_until(Done && done) {
+template <typename Done> void spin_until(int32_t spins, Done && done) {
     for (int32_t i = 0; !done(); ++i) {
         relax();
-        if (i >= kSpins) {
+        if (i >= spins) {
             std::this_thread::yield();
         }
     }
@@ -37,7 +39,8 @@ template <typename Done> void spin_until(Done && done) {
 
 } // namespace
 
-Workers::Workers(int32_t n_threads) {
+Workers::Workers(int32_t n_threads)
+    : spins_(n_threads <= static_cast<int32_t>(std::thread::hardware_concurrency()) ? kPatient : kShared) {
     try {
         for (int32_t i = 1; i < n_threads; ++i) {
             threads_.emplace_back([this, i] { loop(i); });
@@ -70,7 +73,7 @@ void Workers::start(Call call, void * data) {
 }
 
 void Workers::finish() {
-    spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
+    spin_until(spins_, [&] { return running_.load(std::memory_order_acquire) == 0; });
 }
 
 void Workers::barrier() {
@@ -84,7 +87,7 @@ void Workers::barrier() {
         phase_.store(phase + 1, std::memory_order_release);
         return;
     }
-    spin_until([&] { return phase_.load(std::memory_order_acquire) != phase; });
+    spin_until(spins_, [&] { return phase_.load(std::memory_order_acquire) != phase; });
 }
 
 void Workers::loop(int32_t thread) {

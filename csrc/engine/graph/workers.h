@@ -41,6 +41,7 @@ class Workers {
     void stop();
     void loop(int32_t thread);
 
+    int32_t spins_; // turns of waiting before others may have the processor
     std::vector<std::thread> threads_;
     Call call_ = nullptr;
     void * data_ = nullptr;
