@@ -11,7 +11,6 @@ import tiny_models as tm
 
 from adaspark import _engine
 
-
 # bench/ is part of a checkout, not of a source package.
 collect_ignore = [] if (Path(__file__).parents[1] / "bench").is_dir() else ["test_bench_tools.py"]
 
