@@ -1,9 +1,9 @@
 """What a verify costs by its rows, and a draft block by its positions: T(n) for choosing defaults by measurement.
 
-Every combination of the given target files, drafter files, flash attention settings and thread counts is loaded once;
-repetitions go round over all of them, so a drift of the machine's speed falls on all alike. A verify is timed from its
-call to its return, the rows' argmax included, and dropped again; a draft block follows one that put the context into
-the drafter's cache, so it is the block alone.
+Every combination of the given target files, drafter files, kernels, flash attention settings and thread counts is
+loaded once; repetitions go round over all of them, so a drift of the machine's speed falls on all alike. A verify is
+timed from its call to its return, the rows' argmax included, and dropped again; a draft block follows one that put the
+context into the drafter's cache, so it is the block alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from adaspark._engine import Drafter, Target
 
 TEXT = "The river ran slowly past the mill, where an old man counted the boats and wrote their names in a small book. "
+
+_SETTLE = 0.1  # seconds: the threads of the configuration before stop spinning
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ def main() -> None:
 
 def _round(configs: list[Config], context: int, args: argparse.Namespace, rng: random.Random) -> None:
     for config in rng.sample(configs, len(configs)):
+        time.sleep(_SETTLE)
         # The first call wakes the threads and brings this configuration's weights into the cache.
         config.verify(args.rows[0], args.shape)
         for n in rng.sample(args.rows, len(args.rows)):
@@ -122,21 +125,23 @@ def _cell(s: Spread) -> str:
 def _open(args: argparse.Namespace) -> list[Config]:
     configs = []
     drafters: list[Path | None] = list(args.drafter) or [None]
-    choices = itertools.product(args.target, drafters, args.flash_attention, args.threads)
-    for path, drafter_path, flash, threads in choices:
+    choices = itertools.product(args.target, drafters, args.kernels, args.flash_attention, args.threads)
+    for path, drafter_path, kernels, flash, threads in choices:
         load = Load(
             target=str(path),
             drafter=None if drafter_path is None else str(drafter_path),
             threads=threads,
             ctx=max(args.contexts) + max(args.rows) + 64,
             flash_attention=flash,
+            kernels=kernels,
             engine=None if args.engine is None else str(args.engine),
         )
         target, drafter = open_models(load)
         names = [path.stem, *([] if drafter_path is None else [drafter_path.stem])]
         text = target.tokenize(TEXT)
         text *= load.ctx // len(text) + 1
-        configs.append(Config(f"{' + '.join(names)}, fa {flash}, {target.n_threads} threads", target, drafter, text))
+        label = f"{' + '.join(names)}, {target.kernels}, fa {flash}, {target.n_threads} threads"
+        configs.append(Config(label, target, drafter, text))
         note(f"loaded {configs[-1].label}")
     return configs
 
@@ -153,6 +158,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True, type=Path, action="append", metavar="GGUF", help="may be repeated")
     parser.add_argument("--drafter", type=Path, action="append", default=[], metavar="GGUF", help="may be repeated")
+    parser.add_argument("--kernels", type=_words, default=["auto"], help="of auto, own, llama (default: auto)")
     parser.add_argument("--flash-attention", type=_words, default=["auto"], help="of auto, on, off (default: auto)")
     parser.add_argument("--threads", type=_numbers, default=[0], help="0: the engine's default")
     parser.add_argument("--contexts", type=_numbers, default=[300, 1000, 2000], help="tokens")

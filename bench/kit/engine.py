@@ -23,6 +23,7 @@ class Load:
     threads: int = 0
     ctx: int = 4096
     flash_attention: str = "auto"
+    kernels: str = "auto"
     engine: str | None = None  # another build of the extension module; None = the installed one
 
     def to_dict(self) -> dict[str, Any]:
@@ -35,6 +36,7 @@ def add_load_options(parser: argparse.ArgumentParser, drafter: bool = True) -> N
     parser.add_argument("--threads", type=int, default=0, help="0: the engine's default")
     parser.add_argument("--ctx", type=int, default=4096, help="tokens (default %(default)s)")
     parser.add_argument("--flash-attention", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--kernels", default="auto", help="auto, own, llama, ... (default: %(default)s)")
     parser.add_argument("--engine", type=Path, metavar="FILE", help="another build of adaspark._engine to measure")
 
 
@@ -45,6 +47,7 @@ def load_of(args: argparse.Namespace) -> Load:
         threads=args.threads,
         ctx=args.ctx,
         flash_attention=args.flash_attention,
+        kernels=args.kernels,
         engine=None if args.engine is None else str(args.engine),
     )
 
@@ -72,6 +75,7 @@ def open_models(load: Load) -> tuple[Target, Drafter | None]:
     options.n_ctx = load.ctx
     options.n_threads = load.threads
     options.flash_attention = load.flash_attention
+    options.kernels = load.kernels
     target: Target = engine.Target(load.target, options)
     drafter: Drafter | None = None
     if load.drafter is not None:
@@ -80,7 +84,7 @@ def open_models(load: Load) -> tuple[Target, Drafter | None]:
 
 
 def request_of(arm: str, n_predict: int) -> Request:
-    """A greedy request on an arm as the command line writes it: plain, chain:N, tree:N."""
+    """A greedy request on an arm as the command line writes it: plain, chain:N, tree:N, adaspark."""
     kind, _, n = arm.partition(":")
     request: Request = load_engine(None).Request()
     request.arm, request.arm_n = kind, int(n or 0)
@@ -91,4 +95,4 @@ def request_of(arm: str, n_predict: int) -> Request:
 def rows_of(arm: str) -> int:
     """Rows of an arm's verify."""
     kind, _, n = arm.partition(":")
-    return {"plain": 1, "chain": int(n or 0) + 1, "tree": max(1, int(n or 0))}[kind]
+    return {"plain": 1, "chain": int(n or 0) + 1, "tree": max(1, int(n or 0)), "adaspark": int(n or 64)}[kind]
