@@ -66,8 +66,11 @@ def read_gguf(path: str) -> GgufSummary:
 def quantize(source: str, destination: str, file_type: str, token_embedding_type: str | None, n_threads: int) -> None:
     """Requantise a GGUF with llama.cpp's quantiser. ``file_type``: "Q4_0", "Q8_0", ...; writes ``destination`` whole or not at all."""
 
-def own_drafter_refusal(path: str) -> str:
-    """Why the own graph cannot run this drafter, "" when it can. ModelError on a file that is no GGUF."""
+def drafter_refusal(path: str, options: TargetOptions) -> str:
+    """Why the kernels a target is first tried on cannot run this drafter, "" when they can.
+
+    ModelError on a file that is no GGUF.
+    """
 
 @final
 class TargetOptions:
@@ -84,7 +87,9 @@ class TargetOptions:
     cache_type_v: str
     use_mmap: bool
     max_rows: int  # widest verify, rows (1..64)
-    kernels: str  # "auto" | "own" | "llama": what runs the forwards; "auto" = "own" where it knows model and options
+    # "auto" | "own" | "ggml" | "llama": what runs the forwards; "auto" = "own", on a GPU "ggml", where they know model and
+    # options
+    kernels: str
 
 @final
 class Target:
@@ -113,7 +118,7 @@ class Target:
     @property
     def max_rows(self) -> int: ...
     @property
-    def kernels(self) -> str: ...  # what runs: "own/<instruction set>" or "llama"
+    def kernels(self) -> str: ...  # what runs: "own/<instruction set>", "ggml/<device>" or "llama"
     @property
     def kernels_reason(self) -> str: ...  # why "auto" took llama.cpp; "" where it did not
     @property

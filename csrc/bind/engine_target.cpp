@@ -51,9 +51,11 @@ py::tuple verify(const PyTarget & self, const py::object & tokens, const py::obj
         logits = py::array_t<float>({n, static_cast<py::ssize_t>(target.n_vocab())});
     }
     for (py::ssize_t i = 0; i < n; ++i) {
-        const std::span<float> row = target.row_logits(static_cast<int32_t>(i));
-        best.mutable_at(i) = argmax(row);
+        const auto r = static_cast<int32_t>(i);
+        const int32_t pick = target.row_pick(r);
+        best.mutable_at(i) = pick > 0 ? pick : argmax(target.row_logits(r));
         if (want_logits) {
+            const std::span<float> row = target.row_logits(r);
             auto array = py::reinterpret_borrow<py::array_t<float>>(logits);
             std::copy(row.begin(), row.end(), array.mutable_data(i, 0));
         }
