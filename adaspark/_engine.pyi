@@ -164,11 +164,13 @@ class Target:
         tokens: Sequence[int] | NDArray[np.int32],
         parents: Sequence[int] | NDArray[np.int32],
         logits: bool = False,
+        picks: bool = True,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
         """One forward over a tree of rows laid out depth-first.
 
-        ``tokens`` (n,), ``parents`` (n,): parents[0] == -1 (the anchor), parents[i] < i. Returns each row's argmax (n,)
-        and, when asked, its logits (n, n_vocab). Must be followed by ``commit``. ValueError on a malformed tree.
+        ``tokens`` (n,), ``parents`` (n,): parents[0] == -1 (the anchor), parents[i] < i. Returns each row's argmax (n,),
+        empty when not asked for, and, when asked, its logits (n, n_vocab). Must be followed by ``commit``. ValueError on
+        a malformed tree.
         """
     def commit(self, path: Sequence[int] | NDArray[np.int32]) -> None:
         """Keep the rows of ``path`` (row indices from the anchor 0 down one branch), drop the rest."""

@@ -47,6 +47,9 @@ class GgmlDraft final : public DraftBackend {
         pending_data_ = device_.allocate(pending_ctx_.get(), path + ": features that wait for the drafter",
                                          "Ask for a smaller batch (-b)");
         ggml_backend_buffer_clear(pending_data_.get(), 0);
+        // What the device cannot run shows now and not in the first round.
+        injector(1);
+        drafter(info.sample_from_anchor ? info.n_draft : info.n_draft + 1, info.n_draft, 1);
     }
 
     ~GgmlDraft() override {
@@ -131,6 +134,13 @@ class GgmlDraft final : public DraftBackend {
         }
     }
 
+    void finish(Program & program) const {
+        if (const std::string why = program.refusal(); !why.empty()) {
+            throw DrafterError(spec_.path + ": " + why + ". Use --kernels llama");
+        }
+        program.finish(spec_.path);
+    }
+
     // `n` rows one behind the other.
     void place(int32_t n, int32_t position) {
         position_.resize(static_cast<std::size_t>(n));
@@ -173,7 +183,7 @@ class GgmlDraft final : public DraftBackend {
             for (int32_t layer = 0; layer < spec_.n_layer; ++layer) {
                 layers.store(g, layer);
             }
-            i.program->finish(spec_.path);
+            finish(*i.program);
         }
         return i;
     }
@@ -201,7 +211,7 @@ class GgmlDraft final : public DraftBackend {
             d.head = std::make_unique<MarkovHead>(
                 p, *weights_, weights_->output != nullptr ? weights_->output : shared.output,
                 layers.norm(x, weights_->output_norm), ggml_view_1d(p.ctx(), d.tokens, 1, 0), n_columns_);
-            d.program->finish(spec_.path);
+            finish(*d.program);
         }
         return d;
     }
