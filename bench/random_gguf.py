@@ -66,7 +66,10 @@ class RandomBlocks:
         if width % per_block:
             msg = f"{width} numbers are not whole blocks of {kind.name}"
             raise ValueError(msg)
-        if kind not in self._chunks:
+        if kind not in self._chunks and kind == Ggml.F16:
+            numbers = self._rng.normal(0, 0.05, CHUNK // size).astype(np.float16)
+            self._chunks[kind] = numbers.view(np.uint8)
+        elif kind not in self._chunks:
             blocks = self._rng.integers(0, 256, (CHUNK // size, size), np.uint8)
             for at in SCALES[kind]:
                 scale = (self._rng.random(len(blocks)) * SCALE).astype(np.float16)
@@ -183,6 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("out", type=Path, metavar="GGUF")
+    parser.add_argument("--format", choices=["f16", "q4_0", "q8_0", "q4_k", "q6_k"], help="of every matrix instead")
     parser.add_argument("--layers", type=int, help="fewer or more blocks than the model has")
     parser.add_argument(
         "--ctx", type=int, default=16384, help="training context it claims, tokens (default %(default)s)"
@@ -190,6 +194,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     shape = SHAPES[args.shape]
+    if args.format is not None:
+        shape = dataclasses.replace(shape, matrix=Ggml[args.format.upper()], mixed=False)
     if args.layers is not None:
         shape = dataclasses.replace(shape, n_layer=args.layers)
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ def open_target(path: Path, **options: object) -> _engine.Target:
 
 def open_drafter(path: Path, target: _engine.Target, **options: object) -> _engine.Drafter:
     o = _engine.DrafterOptions()
-    for name, value in ({"n_gpu_layers": 0} | options).items():
+    for name, value in ({"n_gpu_layers": DEFAULTS["n_gpu_layers"]} | options).items():
         setattr(o, name, value)
     return _engine.Drafter(str(path), target, o)
 
