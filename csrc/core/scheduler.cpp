@@ -196,6 +196,7 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     text_choice_ = choose_width(offer_, e, o, 0);
     const bool priced = text_choice_.position >= 0;
     gate_input_ = GateInput{};
+    gate_input_.clock = learned_.widths.clock();
     if (priced) {
         gate_input_.tokens = text_choice_.tokens;
         gate_input_.time = o.fixed + offer_.price[text_choice_.position];
