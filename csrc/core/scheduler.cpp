@@ -226,9 +226,12 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
         const double tokens = 1.0 + std::min<double>(offer_.rows[i] - 1, perfect);
         optimistic = std::max(optimistic, tokens - gate_input_.rate * (drafted.fixed + offer_.price[i]));
     }
-    if (learned_.widths.unmeasured(room_) > 0) {
-        const double price = offer_.price[offer_.count - 1];
-        optimistic = std::max(optimistic, 1.0 + perfect - gate_input_.rate * (drafted.fixed + price));
+    double least = 0.0; // a wider unmeasured width costs no less than a narrower one
+    for (int32_t rows = learned_.widths.unmeasured(room_); rows > 0;
+         rows = learned_.widths.unmeasured(room_, rows + 1)) {
+        least = std::max(least, learned_.widths.price_at_best(rows));
+        const double tokens = 1.0 + std::min<double>(rows - 1, perfect);
+        optimistic = std::max(optimistic, tokens - gate_input_.rate * (drafted.fixed + least));
     }
     gate_input_.optimistic = optimistic - d.value_text;
     d.draft = learned_.gate.decide(gate_input_);
@@ -245,8 +248,8 @@ int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Cho
     if (rows == 1 || offer_.count == 0) {
         return rows;
     }
-    // Lazily: only if it could win at the price of the widest measured width below it.
-    const double price = learned_.widths.price_below(rows);
+    // Lazily: only if it could win at its best.
+    const double price = learned_.widths.price_at_best(rows);
     const double bar = std::max(o.bar(best.value, best.tokens), value_text);
     widest_asked_ = rows;
     if (!(o.value(tokens_at_most(rows, o), price) > bar)) {

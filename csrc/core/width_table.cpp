@@ -9,6 +9,8 @@ namespace adaspark::core {
 
 namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kFirstShare = 0.6;  // of its first time, which a width is taken to cost at least
+constexpr double kSecondShare = 0.9; // of the lower of its first two
 constexpr int32_t kLadder[] = {1, 2, 4, 8, 16, 32, 64};
 } // namespace
 
@@ -204,14 +206,26 @@ void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept
     }
 }
 
-int32_t WidthTable::unmeasured(int32_t max_rows) const noexcept {
-    const int32_t top = wanted_ != 0 ? top_[std::countr_zero(wanted_)] : 0;
-    return top <= max_rows ? top : 0;
+int32_t WidthTable::unmeasured(int32_t max_rows, int32_t min_rows) const noexcept {
+    for (uint32_t left = wanted_; left != 0; left &= left - 1) {
+        const int32_t top = top_[std::countr_zero(left)];
+        if (top >= min_rows) {
+            return top <= max_rows ? top : 0;
+        }
+    }
+    return 0;
 }
 
-double WidthTable::price_below(int32_t rows) const noexcept {
+double WidthTable::price_at_best(int32_t rows) const noexcept {
     const uint32_t below = measured_ & ((1U << bit_of(rows)) - 1U);
-    return below != 0 ? lanes_.price[std::bit_width(below) - 1] : 0.0;
+    const double narrower = below != 0 ? lanes_.price[std::bit_width(below) - 1] : 0.0;
+    const uint32_t position = bit_of(rows);
+    if (position >= static_cast<uint32_t>(count_)) {
+        return narrower;
+    }
+    const Timed & own = at(static_cast<int32_t>(position)).timed; // one slow round must not price a width out
+    const double share = own.count == 0 ? 0.0 : own.count == 1 ? kFirstShare : kSecondShare;
+    return std::max(narrower, share * own.lowest);
 }
 
 double WidthTable::price_at_least(int32_t rows) const noexcept {
@@ -264,8 +278,7 @@ double WidthTable::tick() noexcept {
         clock_ = recent_.value();
         // The clock says by how much the laws are off, the verify that ran says that it is not the drafter's law alone.
         // Left alone, the laws of what runs would absorb the change in the end, and what does not run would look cheap.
-        if (recent_.drifted() && round_position_ >= 0 &&
-            storage_[order_[round_position_]].timed.level.drifted()) {
+        if (recent_.drifted() && round_position_ >= 0 && storage_[order_[round_position_]].timed.level.drifted()) {
             factor = clock_;
         }
     }

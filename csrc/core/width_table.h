@@ -79,12 +79,13 @@ class WidthTable {
     // Widths above `max_rows` are left out. O(widths).
     void offer(uint32_t context, int32_t max_rows, Offer & out) noexcept;
 
-    // The narrowest width that still wants measuring, or 0.
-    int32_t unmeasured(int32_t max_rows) const noexcept;
+    // The narrowest width of at least `min_rows` that still wants measuring, or 0.
+    int32_t unmeasured(int32_t max_rows, int32_t min_rows = 1) const noexcept;
     // `rows` is a class top with kMeasurements samples.
     bool measured(int32_t rows) const noexcept { return (measured_ >> bit_of(rows) & 1U) != 0; }
-    // Price, from the last offer(), of the widest measured width below the class top `rows`; 0 where there is none.
-    double price_below(int32_t rows) const noexcept;
+    // What the class top `rows`, not measured yet, may cost at best: the price, from the last offer(), of the widest
+    // measured width below it (0 where there is none), and little less than the times it has had.
+    double price_at_best(int32_t rows) const noexcept;
 
     // Cheapest price of a measured width of at least `rows`, from the last offer(); infinite where there is none.
     double price_at_least(int32_t rows) const noexcept;
