@@ -68,10 +68,13 @@ void Scheduler::order_candidates(int32_t limit) noexcept {
     const RoundPrices & p = prices();
     const int32_t base = set_.text_base();
     kernels().block_path_q(p.block, set_.dead, set_.positions, order_.path_q);
+    float last = 1.0F; // path Q of the node before: the parent, within a chain
     for (int32_t t = 0; t < set_.text; ++t) {
         const int32_t above = set_.parent[base + t];
         const float q = set_.text_dead[t] ? 0.0F : p.text[t];
-        order_.path_q[base + t] = above < 0 ? q : order_.path_q[above] * q;
+        const float over = above == base + t - 1 && t > 0 ? last : above < 0 ? 1.0F : order_.path_q[above];
+        last = over * q;
+        order_.path_q[base + t] = last;
     }
     if (set_.positions == 0) { // one chain: already in order
         int32_t n = 0;

@@ -278,7 +278,8 @@ double WidthTable::tick() noexcept {
         clock_ = recent_.value();
         // The clock says by how much the laws are off, the verify that ran says that it is not the drafter's law alone.
         // Left alone, the laws of what runs would absorb the change in the end, and what does not run would look cheap.
-        if (recent_.drifted() && round_position_ >= 0 && storage_[order_[round_position_]].timed.level.drifted()) {
+        if ((clock_ > kDrift || clock_ < 1.0 / kDrift) && recent_.drifted() && round_position_ >= 0 &&
+            storage_[order_[round_position_]].timed.level.drifted()) {
             factor = clock_;
         }
     }
