@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypedDict
 
 log = logging.getLogger("adaspark")
@@ -29,7 +29,10 @@ KERNELS: Final = ("auto", "own", "llama")
 
 ArmKind = Literal["plain", "chain", "tree", "adaspark"]
 
-_ARM = re.compile(r"(plain)|(adaspark)|(chain|tree|adaspark):(\d{1,9})")
+MECHANISMS: Final = ("text", "acceptance", "gating")
+"""What the arm ``adaspark`` can do without, each alone: ``adaspark:no-text`` and so on."""
+
+_ARM = re.compile(r"plain|cost|(?:chain|tree):(\d{1,9})|adaspark(?::(\d{1,9}))?((?::no-(?:text|acceptance|gating))*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,16 @@ class Arm:
     """How a request is decoded.
 
     ``plain``; ``chain:N`` (N drafts) and ``tree:N`` (N rows, the anchor included), ordered by the drafter's own
-    estimates; ``adaspark`` learns the kind and the width of every round; ``adaspark:N`` learns, at a pinned width.
+    estimates; ``adaspark`` learns the kind and the width of every round; ``adaspark:N`` learns, at a pinned width of N
+    rows. ``:no-text`` (candidates from the request's own text), ``:no-acceptance`` (the fitted acceptance model) and
+    ``:no-gating`` (rounds without the drafter) switch one mechanism off. ``cost`` is ``adaspark:no-text:no-acceptance``.
     """
 
     kind: ArmKind = "plain"
     n: int = 0
+    text: bool = True
+    acceptance: bool = True
+    gating: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Arm:
@@ -49,24 +57,33 @@ class Arm:
         match = _ARM.fullmatch(text.strip().lower())
         if match is None:
             msg = (
-                f"unknown arm {text!r}: give adaspark, plain, chain:N (N drafts) or tree:N (N rows, at most {MAX_ROWS})"
+                f"unknown arm {text!r}: give adaspark, adaspark:N (N rows), plain, chain:N (N drafts), tree:N (N rows, at "
+                f"most {MAX_ROWS}) or cost; adaspark may end in :no-text, :no-acceptance, :no-gating"
             )
             raise ValueError(msg)
-        if match[1]:
-            return cls()
-        if match[2]:
-            return cls("adaspark")
-        n = int(match[4])
-        if match[3] == "chain":
+        kind = match[0].partition(":")[0]
+        n = int(match[1] or match[2] or 0)
+        if kind == "chain":
             return cls("chain", n) if n > 0 else cls()
         if n > MAX_ROWS:
             msg = f"arm {text!r} asks for {n} rows: a verify takes at most {MAX_ROWS}"
             raise ValueError(msg)
-        kind: ArmKind = "tree" if match[3] == "tree" else "adaspark"
-        return cls(kind, n) if n > 1 else cls()
+        if kind == "cost":
+            return cls("adaspark", text=False, acceptance=False)
+        if kind == "tree":
+            return cls("tree", n) if n > 1 else cls()
+        if kind == "plain" or (match[2] is not None and n < 2):
+            return cls()
+        off = match[3].split(":no-")
+        return cls(
+            "adaspark", n, text="text" not in off, acceptance="acceptance" not in off, gating="gating" not in off
+        )
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.n}" if self.n > 0 else self.kind
+        off = [name for name in MECHANISMS if not getattr(self, name)]
+        if self.n == 0 and off == ["text", "acceptance"]:
+            return "cost"
+        return self.kind + (f":{self.n}" if self.n > 0 else "") + "".join(f":no-{name}" for name in off)
 
     @property
     def rows(self) -> int:
@@ -78,7 +95,7 @@ class Arm:
         limit = min(n_draft, max_rows - 1) if self.kind == "chain" else max_rows
         if self.kind == "plain" or self.n <= limit:
             return self
-        fitted = Arm(self.kind, limit) if limit > 0 else Arm()
+        fitted = replace(self, n=limit) if limit > 0 else Arm()
         log.warning("arm %s is more than the drafter and the verify take; running %s", self, fitted)
         return fitted
 

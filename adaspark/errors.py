@@ -40,6 +40,10 @@ except ImportError:
             """The engine failed in the middle of work, or is not there at all."""
 
 
+class StoreError(AdaSparkError):
+    """What was learned cannot be kept, or not be read back."""
+
+
 class WrongRoleError(ModelError):
     """A drafter given in the target's place."""
 
@@ -51,5 +55,6 @@ __all__ = [
     "DrafterError",
     "ModelError",
     "OutOfMemoryError",
+    "StoreError",
     "WrongRoleError",
 ]

@@ -18,10 +18,11 @@ GENERATE: Final = "generate"
 CHAT: Final = "chat"
 DOCTOR: Final = "doctor"
 MODELS: Final = "models"
+STORE: Final = "store"
 
 _RUN = frozenset({GENERATE, CHAT})
 _LOAD = frozenset({GENERATE, CHAT, DOCTOR})
-_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS})
+_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS, STORE})
 
 
 def _arm(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
@@ -93,12 +94,20 @@ FLAGS: Final = (
     Flag(
         "arm",
         ("--arm",),
-        "adaspark (learns what pays), plain, chain:N (N drafts a round) or tree:N (N rows a round). Default: adaspark.",
+        "adaspark (learns what pays), adaspark:N (N rows a round), plain, chain:N (N drafts a round), tree:N (N rows a "
+        "round) or cost; adaspark may end in :no-text, :no-acceptance, :no-gating. Default: adaspark.",
         _LOAD,
         check=_arm,
         metavar="ARM",
     ),
     Flag("draft_max", ("--spec-draft-n-max",), "The same as --arm chain:N.", _LOAD, _COUNT, metavar="N"),
+    Flag(
+        "store",
+        ("--store",),
+        "File that keeps what is learned; 'none' keeps nothing. Default: one in the user's cache folder.",
+        _RUN | {STORE},
+        metavar="FILE",
+    ),
     Flag("prompt", ("-p", "--prompt"), "The prompt (in a chat, its first message).", _RUN, env=False, metavar="TEXT"),
     Flag(
         "file", ("-f", "--file"), "File with the prompt; - is stdin.", frozenset({GENERATE}), env=False, metavar="FILE"

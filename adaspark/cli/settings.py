@@ -101,7 +101,8 @@ def open_engine(values: dict[str, Any], output: Output, interrupts: Interrupts) 
     files = files_of(values, progress)
     with interrupts, usage_errors():
         try:
-            return Engine(files, arm=arm, chat_template=template, progress=progress, **options)
+            store = "auto" if values.get("store") is None else values["store"]
+            return Engine(files, arm=arm, chat_template=template, store=store, progress=progress, **options)
         except AdaSparkError:
             if interrupts.hit:
                 raise KeyboardInterrupt from None

@@ -153,6 +153,7 @@ void Session::begin(std::span<const int32_t> prompt, const Request & request, co
     n_prompt_ = prompt.size();
     stats_.prompt_tokens = static_cast<int32_t>(n_prompt_);
     stats_.reused_tokens = reused;
+    stats_.price_errors.reserve(static_cast<std::size_t>(std::max(remaining(), 0)));
     const std::span<float> logits =
         target_.prefill(prompt.subspan(static_cast<std::size_t>(reused)), [&](int32_t done, int32_t all) {
             return (!progress || progress(done, all)) && !cancelled_.load();
@@ -264,6 +265,7 @@ void Session::round() {
     if (scheduler_ != nullptr) {
         scheduler_->observe({path_, tokens_.back(), finished()},
                             {planned - start, verified - planned, done - verified});
+        count_learned(verified - planned);
     }
 
     report.tokens.assign(tokens_.begin() + static_cast<std::ptrdiff_t>(before), tokens_.end());
@@ -305,24 +307,18 @@ void Session::count_round(std::span<const int32_t> path) {
     ++stats_.rounds;
     stats_.rows += tree_.rows;
     stats_.drafted += tree_.rows - 1;
-    ++stats_.width_rounds[tree_.rows];
-    const auto grow = [](std::vector<int32_t> & counts, int32_t depth) {
-        if (static_cast<int32_t>(counts.size()) < depth) {
-            counts.resize(static_cast<std::size_t>(depth), 0);
-        }
-        ++counts[static_cast<std::size_t>(depth) - 1];
-    };
+    ++stats_.width_rounds[static_cast<std::size_t>(tree_.rows)];
     for (int32_t r = 1; r < tree_.rows; ++r) {
-        grow(stats_.drafted_by_depth, tree_.depth[r]);
+        ++stats_.sources[static_cast<std::size_t>(source_of(r))].drafted[static_cast<std::size_t>(tree_.depth[r] - 1)];
+    }
+    for (std::size_t depth = 1; depth < path.size(); ++depth) {
+        ++stats_.sources[static_cast<std::size_t>(source_of(path[depth]))].accepted[depth - 1];
     }
     const int32_t accepted = static_cast<int32_t>(path.size()) - 1; // the other token of a round never had a row
-    for (int32_t d = 1; d <= accepted; ++d) {
-        grow(stats_.accepted_by_depth, d);
-    }
     stats_.accepted += accepted;
     stats_.completion_tokens = static_cast<int32_t>(reply().size());
     if (scheduler_ != nullptr) {
-        count_sources(); // before observe() forgets the round
+        count_plan(); // before observe() forgets the round
     } else if (!proposer_ && request_.arm != Arm::plain && tree_.rows > 1) {
         watch_layout(accepted > 0);
     }

@@ -6,6 +6,8 @@
 #include "engine/clock.h"
 
 #include <algorithm>
+#include <cmath>
+#include <stdexcept>
 
 namespace adaspark {
 
@@ -78,15 +80,49 @@ void Session::order_and_layout(int32_t row_limit) {
 
 // ---- the learned arm -----------------------------------------------------------------------------------------------
 
+static LearnedArm learned_arm(const Request & request) {
+    return {request.arm_n, request.text, request.acceptance, request.gating};
+}
+
+std::unique_ptr<core::Scheduler> Session::scheduler_make(const LearnedArm & arm) const {
+    core::SchedulerConfig config;
+    config.block = drafter_ == nullptr ? 0 : drafter_->info().n_draft;
+    config.top_k = Block::kTopK;
+    config.max_rows = target_.max_rows();
+    config.pinned_rows = arm.pinned_rows;
+    config.text = arm.text;
+    config.acceptance = arm.acceptance;
+    config.gating = arm.gating;
+    return std::make_unique<core::Scheduler>(config, eog_);
+}
+
+std::vector<uint8_t> Session::learned_save(const Request & request) const {
+    const auto found = schedulers_.find(learned_arm(request));
+    return found == schedulers_.end() ? std::vector<uint8_t>{} : found->second->save();
+}
+
+bool Session::learned_load(const Request & request, std::span<const uint8_t> bytes) {
+    const LearnedArm arm = learned_arm(request);
+    const auto found = schedulers_.find(arm);
+    if (found != schedulers_.end()) {
+        if (found->second.get() == scheduler_) {
+            throw std::logic_error("what an arm has learned cannot be replaced while it runs");
+        }
+        return found->second->load(bytes);
+    }
+    std::unique_ptr<core::Scheduler> fresh = scheduler_make(arm);
+    if (!fresh->load(bytes)) {
+        return false;
+    }
+    schedulers_[arm] = std::move(fresh);
+    return true;
+}
+
 void Session::scheduler_begin() {
-    std::unique_ptr<core::Scheduler> & slot = schedulers_[request_.arm_n];
+    const LearnedArm arm = learned_arm(request_);
+    std::unique_ptr<core::Scheduler> & slot = schedulers_[arm];
     if (!slot) {
-        core::SchedulerConfig config;
-        config.block = drafter_ == nullptr ? 0 : drafter_->info().n_draft;
-        config.top_k = Block::kTopK;
-        config.max_rows = target_.max_rows();
-        config.pinned_rows = request_.arm_n;
-        slot = std::make_unique<core::Scheduler>(config, eog_);
+        slot = scheduler_make(arm);
     }
     scheduler_ = slot.get();
     scheduler_->begin_request(std::span(tokens_).first(n_prompt_), tokens_.back(), remaining());
@@ -121,22 +157,35 @@ const Block & Session::draft_block(int32_t positions) {
     return block;
 }
 
-void Session::count_sources() {
+Source Session::source_of(int32_t row) const {
+    if (scheduler_ == nullptr) {
+        return Source::drafter;
+    }
+    const core::CandidateSet & set = scheduler_->candidates();
+    const int32_t candidate = tree_.candidate[row];
+    return set.is_text(candidate)                                                 ? Source::text
+           : set.group[candidate / core::kTopK].agreed == candidate % core::kTopK ? Source::agreed
+                                                                                  : Source::drafter;
+}
+
+void Session::count_plan() {
     const core::RoundReport & report = scheduler_->report();
     ++(report.kind == core::RoundKind::draft  ? stats_.rounds_draft
        : report.kind == core::RoundKind::text ? stats_.rounds_text
                                               : stats_.rounds_plain);
-    const core::CandidateSet & set = scheduler_->candidates();
-    for (int32_t row = 1; row < tree_.rows; ++row) {
-        stats_.text_drafted += set.is_text(tree_.candidate[row]) ? 1 : 0;
+    if (!finished()) {
+        stats_.expected_accepted += report.tokens - 1.0;
+        stats_.realised_accepted += static_cast<int32_t>(path_.size()) - 1;
     }
-    for (std::size_t i = 1; i < path_.size(); ++i) {
-        const int32_t candidate = tree_.candidate[path_[i]];
-        if (set.is_text(candidate)) {
-            ++stats_.text_accepted;
-        } else if (set.group[candidate / core::kTopK].agreed == candidate % core::kTopK) {
-            ++stats_.agreed_accepted;
-        }
+}
+
+void Session::count_learned(double verify_us) {
+    const core::RoundReport & report = scheduler_->report();
+    stats_.fitted_loss += report.fitted_loss;
+    stats_.head_loss += report.head_loss;
+    stats_.labelled += report.labelled;
+    if (report.verify_price > 0.0 && report.asked_rows == tree_.rows && stats_.rounds > 1) {
+        stats_.price_errors.push_back(static_cast<float>(std::abs(report.verify_price / verify_us - 1.0)));
     }
 }
 
