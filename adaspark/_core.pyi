@@ -24,6 +24,9 @@ class TreeRows(TypedDict):
     ranks: _Int
     ancestors: NDArray[np.uint64]
 
+def block_candidates(tokens: _Int, logits: _Float, confidence: _Float) -> tuple[_Int, _Float]:
+    """Parents and head-based q of a block's candidates. tokens, logits (B * K,), by position; confidence (B,)."""
+
 def order_best_first(parents: _Int, q: _Float, limit: int) -> tuple[_Int, _Float]:
     """Candidate indices by decreasing Q (at most ``limit``), and Q of every candidate."""
 
@@ -184,6 +187,9 @@ class Scheduler:
     def state_version() -> int: ...  # of the bytes below
     def save(self) -> bytes: ...
     def load(self, bytes: bytes) -> bool: ...
+    @property
+    def sum_q(self) -> float:
+        """S of the last plan's tree: accepted drafts expected of it."""
     @property
     def report(self) -> dict[str, Any]: ...
     @property

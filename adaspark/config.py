@@ -163,6 +163,7 @@ class RequestParams(TypedDict, total=False):
     stop: str | Sequence[str]
     ignore_eos: bool
     arm: str | None
+    full_trace: bool
 
 
 class GenerateParams(RequestParams, total=False):
@@ -185,6 +186,7 @@ class GenerateOptions:
     stop: str | Sequence[str] = ()  # strings that end the reply; never part of it
     ignore_eos: bool = False
     arm: str | None = None  # None = the engine's
+    full_trace: bool = False  # decode plainly and have the drafter propose at every position, for the trace
     raw: bool = False  # no chat template: the text is the prompt, control tokens written in it count
     system: str | None = None  # system message of a text prompt
 
@@ -201,8 +203,9 @@ class GenerateOptions:
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value <= high):
                 raise ValueError(f"{name} is {value}: give a number of at least 0" + (" and at most 1" * (high == 1)))
-        if self.arm is not None:
-            Arm.parse(self.arm)
+        if self.arm is not None and Arm.parse(self.arm).kind != "plain" and self.full_trace:
+            msg = f"a full trace is made by plain decoding, not by the arm {self.arm}"
+            raise ValueError(msg)
         if self.raw and self.system is not None:
             msg = "a raw prompt has no system message: write it into the prompt, or drop raw"
             raise ValueError(msg)

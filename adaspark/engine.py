@@ -7,7 +7,8 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from adaspark.models import ModelPair, resolve
 from adaspark.progress import NoProgress, Progress
 from adaspark.store import Work
 from adaspark.templates import ChatTemplate, Message, raw_prompt
+from adaspark.trace import TraceWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -43,6 +45,7 @@ class Engine:
     ``model`` is a GGUF file; None is the default pair, fetched on first use. ``drafter`` is a DSpark GGUF; "auto" finds
     the default target's own, None is no drafter. ``arm`` is "adaspark" (the default), "plain", "chain:N" or "tree:N".
     ``store`` is the file that keeps what the scheduler learns: "auto" is one in the user's cache folder, None is no file.
+    ``trace`` is a file that every request's rounds are appended to (:mod:`adaspark.trace`).
     The other keywords are the fields of :class:`adaspark.config.EngineOptions`.
 
     Raises ModelError, DrafterError, OutOfMemoryError, or ValueError for a wrong option. Not thread-safe; one request at
@@ -57,6 +60,7 @@ class Engine:
         arm: str | None = None,
         chat_template: str | None = None,
         store: str | os.PathLike[str] | None = "auto",
+        trace: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         **options: Unpack[EngineParams],
     ) -> None:
@@ -65,7 +69,8 @@ class Engine:
         self._session: Session | None = None
         self._current: Generation | None = None
         self._told: set[str] = set()  # warnings, each given once
-        self._memory = Memory(store_path(store), self._identity)
+        self._memory = Memory(store_path(store), lambda: self.identity)
+        self._tracer: TraceWriter | None = None
         self._progress = progress or NoProgress()
         self.options = EngineOptions(**options)
         self._target_options, self._draft_options = _engine.TargetOptions(), _engine.DrafterOptions()
@@ -77,6 +82,7 @@ class Engine:
             self._load()
             self._arms = ArmResolver(self.target, self._drafter, arm)
             self._template = ChatTemplate(chat_template or self.target.chat_template, self.target)
+            self._tracer = None if trace is None else TraceWriter(Path(trace), self.target, self.identity)
         except BaseException:
             self.close()
             raise
@@ -120,13 +126,20 @@ class Engine:
             self._current.close()
             self._current = None
         tokens, stops = self._tokens(prompt, options)
-        plan = self._arms.resolve(options.arm)
+        plan = self._arms.resolve("plain" if options.full_trace else options.arm)
+        if options.full_trace and (self._tracer is None or self._drafter is None):
+            msg = "a full trace needs a trace file and a drafter"
+            raise ValueError(msg)
         request = _request(options, stops)
         set_arm(request, plan.arm)
+        request.draft_only = options.full_trace
         session = self._session
         if session is None:
             session = self._session = _engine.Session(target, self._drafter)
+            session.set_trace(self._tracer is not None)
         self._memory.before(session, request, str(plan.arm))
+        if self._tracer is not None:
+            self._tracer.before(session, request, tokens)
         try:
             session.begin(tokens, request, self._on_prefill)
         finally:
@@ -208,6 +221,8 @@ class Engine:
 
     def _finish(self, plan: ArmPlan, request: Request, text: str, session: Session) -> Result:
         statistics = session.statistics
+        if self._tracer is not None:
+            self._tracer.after(session, request, str(plan.arm))
         self._memory.after(session, request, str(plan.arm), Work(statistics["rounds"], statistics["completion_tokens"]))
         for warning in session.warnings:
             if warning not in self._told:
@@ -226,7 +241,9 @@ class Engine:
             reason=plan.reason,
         )
 
-    def _identity(self) -> Identity:
+    @cached_property
+    def identity(self) -> Identity:
+        """What a learned state of this engine belongs to."""
         return identity_of(self.target, self._drafter, self._target_options, self._draft_options, adaspark.__version__)
 
     def _on_load(self, label: str, share: float) -> bool:

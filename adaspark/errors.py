@@ -44,6 +44,10 @@ class StoreError(AdaSparkError):
     """What was learned cannot be kept, or not be read back."""
 
 
+class TraceError(AdaSparkError):
+    """A trace that cannot be read or replayed."""
+
+
 class WrongRoleError(ModelError):
     """A drafter given in the target's place."""
 
@@ -56,5 +60,6 @@ __all__ = [
     "ModelError",
     "OutOfMemoryError",
     "StoreError",
+    "TraceError",
     "WrongRoleError",
 ]

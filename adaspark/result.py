@@ -41,7 +41,7 @@ class SourceDrafts:
 class Learning:
     """What the models of the arm ``adaspark`` said of one reply's rounds, against what came of them."""
 
-    expected_accepted: float  # drafts the plans expected, the last round left out
+    expected_accepted: float  # drafts expected: the sum of Q over the verified rows, the last round left out
     realised_accepted: int  # drafts accepted in those rounds
     labelled: int  # parents whose candidates were labelled
     fitted_log_loss: float | None  # nats a parent: the fitted acceptance model, ...

@@ -45,9 +45,13 @@ def test_stdout_is_the_reply_and_nothing_else(
     arguments = (*pair, *N, *form) if form[0] != "generate" else (*form[:1], *pair, *N, *form[1:])
     run = cli(*arguments, stdin="hi\n")
     assert (run.code, run.out) == (0, reply + "\n")
+    summary, *details = run.err.splitlines()
     assert re.fullmatch(
-        r"\[24 tokens, .* tok/s \| prompt \d+ in \d+ ms \| adaspark: .* rounds \(.*\) \| length\]\n", run.err
+        r"\[24 tokens, .* tok/s \| prompt \d+ in \d+ ms \| adaspark(: .* rounds \(.*\)| \(.*\)) \| length\]", summary
     )
+    assert re.fullmatch(r"\[\d\.\d\d tokens a round \| \d+ rows \| rounds by rows: 1 \d+%.*\]", details[0])
+    assert re.fullmatch(r"\[drafts expected \d+\.\d, accepted \d+( \| .*)*\]", details[-2])
+    assert re.fullmatch(r"\[ms: draft .*, inject .*, plan .*, verify .*, walk .*, commit .*\]", details[-1])
 
 
 def test_prompt_and_system_from_files(cli: Cli, pair: tuple[str, ...], tmp_path: Path) -> None:
@@ -344,7 +348,36 @@ def test_verbose_logs_to_stderr(cli: Cli, pair: tuple[str, ...], reply: str) -> 
     run = cli(*pair, *N, "-vv", "hi")
     assert run.out == reply + "\n"
     assert len(run.err.splitlines()) > 5
-    assert len(cli(*pair, *N, "hi").err.splitlines()) == 1
+    assert "debug" not in cli(*pair, *N, "hi").err
+
+
+def test_the_summary_tells_what_the_object_has(cli: Cli, pair: tuple[str, ...]) -> None:
+    arm = ("--arm", "adaspark:8:no-gating", "-n", "96", "--ignore-eos", "a b c d a b c d a b c d")
+    drafts = cli(*pair, *arm, "--json").json["speculation"]
+    assert sum(source["accepted"] for source in drafts["sources"].values()) == drafts["accepted"]
+    assert set(drafts["sources"]) == {"drafter", "text", "agreed"}
+    learning = drafts["learning"]
+    assert learning["labelled"] > 0
+    assert learning["fitted_log_loss"] > 0
+    assert learning["head_log_loss"] > 0
+    cli("store", "reset", "all")
+    err = cli(*pair, *arm).err
+    by_depth = zip(drafts["accepted_by_depth"], drafts["drafted_by_depth"], strict=False)
+    for words in (
+        f"{drafts['accepted']} of {drafts['drafted']} drafts accepted",
+        f"{drafts['tokens_per_round']:.2f} tokens a round",
+        "by depth: " + " ".join(f"{hit}/{drafted}" for hit, drafted in by_depth),
+        f"accepted {learning['realised_accepted']} |",
+        f"log loss {learning['fitted_log_loss']:.3f} fitted",
+    ):
+        assert words in err
+    plain = cli(*pair, "--arm", "plain", *arm[2:]).err
+    assert "log loss" not in plain
+    assert "1.00 tokens a round" in plain
+
+
+def test_a_chat_tells_one_line_a_turn(cli: Cli, pair: tuple[str, ...]) -> None:
+    assert len(cli("chat", *pair, *N, stdin="one\ntwo\n").err.splitlines()) == 2
 
 
 # ---- as a process

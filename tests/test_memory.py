@@ -104,10 +104,10 @@ def test_each_arm_and_each_way_to_run_learns_for_itself(models: ModelFiles, path
         with open_engine(models, path, **options) as engine:
             reply(engine)
             reply(engine, arm="adaspark:8")
-            keys.add(engine._identity().key)
+            keys.add(engine.identity.key)
     with Engine(models.target_path(SPEC), None, store=path, **QUIET) as engine:
         reply(engine)
-        keys.add(engine._identity().key)
+        keys.add(engine.identity.key)
     with Store(path) as store:
         held = [(row.key, row.arm) for row in store.rows()]
     assert {key for key, _ in held} == keys
@@ -270,7 +270,7 @@ from adaspark import _engine
 logging.basicConfig(format="%(message)s")
 with adaspark.Engine({target!r}, {drafter!r}, store={str(path)!r}, n_threads=1, cache_type_k="f32",
                      cache_type_v="f32") as engine:
-    engine._memory._identity = engine._identity()
+    engine.identity  # read as root
     if os.geteuid() == 0:
         os.setgid(65534)
         os.setuid(65534)

@@ -108,6 +108,15 @@ FLAGS: Final = (
         _RUN | {STORE},
         metavar="FILE",
     ),
+    Flag(
+        "trace", ("--trace",), "File that every round's record is appended to (docs/traces.md).", _RUN, metavar="FILE"
+    ),
+    _switch(
+        "full_trace",
+        ("--full-trace",),
+        "Have the drafter propose at every position of the reply, for --trace; decodes plainly.",
+        _RUN,
+    ),
     Flag("prompt", ("-p", "--prompt"), "The prompt (in a chat, its first message).", _RUN, env=False, metavar="TEXT"),
     Flag(
         "file", ("-f", "--file"), "File with the prompt; - is stdin.", frozenset({GENERATE}), env=False, metavar="FILE"

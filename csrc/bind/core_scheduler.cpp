@@ -201,6 +201,7 @@ void init_scheduler(py::module_ & m) {
                 return s.load({reinterpret_cast<const uint8_t *>(v.data()), v.size()});
             },
             py::arg("bytes"))
+        .def_property_readonly("sum_q", &Scheduler::sum_q)
         .def_property_readonly("report", &report_dict)
         .def_property_readonly("candidates", &candidates_dict)
         .def_property_readonly("acceptance", &acceptance_dict)

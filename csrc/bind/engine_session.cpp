@@ -210,7 +210,8 @@ void init_session(py::module_ & m) {
         .def_readwrite("arm_n", &Request::arm_n)
         .def_readwrite("text", &Request::text)
         .def_readwrite("acceptance", &Request::acceptance)
-        .def_readwrite("gating", &Request::gating);
+        .def_readwrite("gating", &Request::gating)
+        .def_readwrite("draft_only", &Request::draft_only);
 
     py::class_<PySession>(m, "Session", py::is_final())
         .def(py::init(&make), py::arg("target"), py::arg("drafter") = py::none(), py::keep_alive<1, 2>(),
@@ -239,6 +240,13 @@ void init_session(py::module_ & m) {
         .def_property_readonly("last_round", &last_round)
         .def_property_readonly("warnings", [](const PySession & self) { return self.get().warnings(); })
         .def_property_readonly("statistics", &statistics)
+        .def(
+            "set_trace", [](const PySession & self, bool on) { self.get().trace_set(on); }, py::arg("on"))
+        .def("trace",
+             [](const PySession & self) {
+                 const std::span<const uint8_t> bytes = self.get().trace();
+                 return py::bytes(reinterpret_cast<const char *>(bytes.data()), bytes.size());
+             })
         .def("learned", &learned, py::arg("request"))
         .def("restore", &restore, py::arg("request"), py::arg("state"))
         .def("set_proposer", &set_proposer, py::arg("proposer"));

@@ -125,6 +125,7 @@ class Scheduler {
     const RoundReport & report() const noexcept { return report_; }
     const CandidateSet & candidates() const noexcept { return set_; }
     const Order & order() const noexcept { return order_; }
+    double sum_q() const noexcept; // S of the last plan's tree: accepted drafts expected of it
     const RoundPrices & prices() const noexcept { return report_.fitted ? fitted_ : head_; }
     const WidthTable & widths() const noexcept { return learned_.widths; }
     const Offer & offer() const noexcept { return offer_; }

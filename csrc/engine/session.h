@@ -25,7 +25,8 @@ namespace adaspark {
 
 namespace core {
 class Scheduler;
-}
+struct RoundTimes;
+} // namespace core
 
 enum class Arm {
     plain,    // one row
@@ -49,6 +50,8 @@ struct Request {
     bool text = true;       // candidates from the request's own text
     bool acceptance = true; // the fitted acceptance model; off: the head-based estimate
     bool gating = true;     // rounds without the drafter; off: the drafter runs every round
+    // The arm plain: the drafter runs in every round, for the trace alone, and nothing it proposes is verified.
+    bool draft_only = false;
 };
 
 // What tells one learned arm from another: each has a scheduler of its own.
@@ -97,8 +100,9 @@ struct Statistics {
     int32_t rounds_plain = 0;
     int32_t rounds_text = 0;
     int32_t rounds_draft = 0;
-    double expected_accepted =
-        0.0; // drafts the plans expected; without the last round, which the reply's end cuts short
+    // S of the verified trees (paper section 3.1): drafts expected to be accepted. Without the last round, which the
+    // reply's end cuts short.
+    double expected_accepted = 0.0;
     int32_t realised_accepted = 0; // drafts accepted in those rounds
     double fitted_loss = 0.0;      // log loss of the fitted acceptance model over the labelled parents, nats
     double head_loss = 0.0;        // of the head-based estimate, on the same labels
@@ -157,6 +161,10 @@ class Session {
     // version, or of another drafter's shape. Throws std::logic_error while a request of the same arm runs.
     bool learned_load(const Request & request, std::span<const uint8_t> bytes);
 
+    // Records rounds from the next request on (session_trace.cpp); the records of a request's rounds so far.
+    void trace_set(bool on) { tracing_ = on; }
+    std::span<const uint8_t> trace() const { return trace_; }
+
   private:
     void check(std::span<const int32_t> prompt, const Request & request) const;
     int32_t reuse(std::span<const int32_t> prompt);
@@ -182,6 +190,8 @@ class Session {
     void walk();
     void count_round(std::span<const int32_t> path);
     void watch_layout(bool accepted_first);
+    bool drafts() const { return request_.arm != Arm::plain || request_.draft_only; } // the drafter must follow
+    void trace_round(const core::RoundTimes & times, double walk_us);
 
     struct SamplerFree {
         void operator()(llama_sampler * sampler) const;
@@ -209,6 +219,17 @@ class Session {
 
     std::map<LearnedArm, std::unique_ptr<core::Scheduler>> schedulers_; // what they learned outlives the request
     core::Scheduler * scheduler_ = nullptr;                             // of the request that runs, on the arm adaspark
+
+    bool tracing_ = false;
+    std::vector<uint8_t> trace_; // records of the request's rounds
+
+    // Of the round at hand, for its record.
+    int32_t room_ = 0;              // rows it might have had
+    int32_t left_ = 0;              // tokens the reply might still have had
+    const Block * block_ = nullptr; // what the drafter proposed; null = it did not run
+    bool probing_ = false;          // the drafter runs against the gate's estimate
+    double plan_inject_us_ = 0.0;
+    double plan_draft_us_ = 0.0;
 
     // Scratch of a round.
     std::vector<core::Candidate> candidates_;

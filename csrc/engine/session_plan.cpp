@@ -13,15 +13,22 @@ namespace adaspark {
 
 void Session::plan(int32_t depth_limit, int32_t row_limit) {
     const int32_t rows = std::min(row_limit, target_.max_rows());
+    room_ = rows;
+    left_ = depth_limit + 1;
+    block_ = nullptr;
+    plan_inject_us_ = plan_draft_us_ = 0.0;
     if (scheduler_ != nullptr) {
         // A tree of n rows is at most n - 1 deep, so a cap on rows also keeps the depth within the budget.
-        plan_learned(std::min(rows, depth_limit + 1));
+        room_ = std::min(rows, depth_limit + 1);
+        plan_learned(room_);
         return;
     }
     candidates_.clear();
     if (depth_limit > 0 && rows > 1) {
         if (proposer_) {
             plan_proposal(depth_limit);
+        } else if (request_.draft_only) {
+            draft_block(drafter_->info().n_draft);
         } else if (request_.arm != Arm::plain && request_.arm_n > 0) {
             plan_draft(depth_limit, rows);
         }
@@ -137,6 +144,7 @@ void Session::scheduler_end() {
 
 void Session::plan_learned(int32_t row_limit) {
     const core::Decision decision = scheduler_->decide(row_limit);
+    probing_ = decision.probing;
     if (!decision.draft) {
         tree_ = scheduler_->plan(nullptr);
         return;
@@ -152,8 +160,11 @@ const Block & Session::draft_block(int32_t positions) {
     drafter_->inject();
     const double injected = now_us();
     const Block & block = drafter_->draft(tokens_.back(), positions);
-    stats_.inject_us += injected - start;
-    stats_.draft_us += now_us() - injected;
+    plan_inject_us_ = injected - start;
+    plan_draft_us_ = now_us() - injected;
+    stats_.inject_us += plan_inject_us_;
+    stats_.draft_us += plan_draft_us_;
+    block_ = &block;
     return block;
 }
 
@@ -174,7 +185,7 @@ void Session::count_plan() {
        : report.kind == core::RoundKind::text ? stats_.rounds_text
                                               : stats_.rounds_plain);
     if (!finished()) {
-        stats_.expected_accepted += report.tokens - 1.0;
+        stats_.expected_accepted += scheduler_->sum_q();
         stats_.realised_accepted += static_cast<int32_t>(path_.size()) - 1;
     }
 }
