@@ -61,7 +61,7 @@ class ArmResolver:
     def _plan(self, asked: Arm) -> ArmPlan:
         if asked.kind == "plain":
             return ArmPlan(asked, "the arm is plain")
-        if self._drafter is None and not (asked.kind == "adaspark" and asked.text):
+        if self._drafter is None and not asked.text_alone:
             msg = f"arm {asked} needs a drafter: give one, or take the arm adaspark or plain"
             raise ValueError(msg)
         n_draft = 0 if self._drafter is None else self._drafter.n_draft

@@ -86,6 +86,11 @@ class Arm:
         return self.kind + (f":{self.n}" if self.n > 0 else "") + "".join(f":no-{name}" for name in off)
 
     @property
+    def text_alone(self) -> bool:
+        """Whether it has something to propose without a drafter."""
+        return self.kind == "adaspark" and self.text
+
+    @property
     def rows(self) -> int:
         """Rows of its widest verify."""
         return {"plain": 1, "chain": self.n + 1, "tree": self.n, "adaspark": self.n or MAX_ROWS}[self.kind]

@@ -105,13 +105,13 @@ class ExactReplay:
             if request.full:  # plain decoding; the blocks were for the trace alone
                 differs = -1 if bool((record["rows"] == 1).all()) else int(np.argmax(record["rows"] != 1))
             else:
-                left = _chunk(record, "left", np.int32)
-                differs = _replay.replay_fixed(fixed_plan(arm, request.stop_tokens), recorded.rounds, room, left)
+                plan, left = fixed_plan(arm, request.stop_tokens), _chunk(record, "left", np.int32)
+                differs = _replay.replay_fixed(plan, recorded.rounds, room, left)
             return Check(request.arm, len(record), None if differs < 0 else differs, None)
         scheduler = self._scheduler(recorded, arm)
         if len(record) > 0 or (request.header["finish_reason"] == "cancel" and len(request.reply) > 0):
-            left = int(record["left"][0]) if len(record) > 0 else 0
-            scheduler.begin_request(request.prompt, int(request.reply[0]), left)
+            tokens = int(record["left"][0]) if len(record) > 0 else 0
+            scheduler.begin_request(request.prompt, int(request.reply[0]), tokens)
             differs = _replay.replay(
                 scheduler,
                 recorded.rounds,

@@ -19,10 +19,11 @@ CHAT: Final = "chat"
 DOCTOR: Final = "doctor"
 MODELS: Final = "models"
 STORE: Final = "store"
+REPLAY: Final = "replay"
 
 _RUN = frozenset({GENERATE, CHAT})
 _LOAD = frozenset({GENERATE, CHAT, DOCTOR})
-_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS, STORE})
+_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY})
 
 
 def _arm(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
@@ -39,6 +40,14 @@ def _layers(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     except ValueError as error:
         msg = f"{value!r} is not a number of layers, 'all' or 'auto'"
         raise click.BadParameter(msg) from error
+
+
+def _arms(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
+    """Arms separated by commas."""
+    try:
+        return None if value is None else [str(Arm.parse(text)) for text in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,31 @@ FLAGS: Final = (
         "chat_template_file", ("--chat-template-file",), "Jinja template instead of the model's.", _RUN, metavar="FILE"
     ),
     _switch("single_turn", ("-st", "--single-turn"), "Stop after one reply.", frozenset({CHAT})),
+    Flag(
+        "arms",
+        ("--arms",),
+        "Arms to compare, separated by commas; ratios are to the first.",
+        frozenset({REPLAY}),
+        env=False,
+        check=_arms,
+        metavar="ARM,...",
+    ),
+    Flag(
+        "costs",
+        ("--costs",),
+        "JSON table of what rounds cost (docs/traces.md), in place of the trace's own law.",
+        frozenset({REPLAY}),
+        env=False,
+        metavar="FILE",
+    ),
+    Flag(
+        "plot",
+        ("--plot",),
+        "Folder to write plots to (needs the extra 'bench').",
+        frozenset({REPLAY}),
+        env=False,
+        metavar="DIR",
+    ),
     _switch("json", ("--json",), "Print one JSON object on stdout, also for an error.", _ALL),
     _switch("no_color", ("--no-color",), "No colours (as with NO_COLOR set).", _ALL),
     Flag("verbose", ("-v", "--verbose"), "Log more to stderr; twice for everything.", _ALL, env=False, count=True),
