@@ -107,7 +107,10 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
         kernels().log(likelihood, 2 * labels);
         for (int32_t i = 0; i < labels; ++i) {
             learned_.guard.add(-likelihood[2 * i], -likelihood[2 * i + 1]);
+            report_.fitted_loss -= likelihood[2 * i];
+            report_.head_loss -= likelihood[2 * i + 1];
         }
+        report_.labelled = labels;
         learned_.acceptance.learn(set_, features_, fitted_, {label, static_cast<size_t>(labels)});
     }
     if (config_.offset) {
