@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from kit.engine import add_load_options, load_engine, load_of, open_models, request_of, rows_of
-from kit.machine import exclusive
+from kit.engine import add_load_options, load_engine, load_of, open_models, request_of
 from kit.prompts import chat_tokens, read_prompts
-from kit.show import Bar, Lines, table
-from kit.stats import first_difference
+from kit.show import Bar, Lines
 from numpy.typing import NDArray
+
+from adaspark.benchmark.machine import exclusive
+from adaspark.benchmark.stats import first_difference
+from adaspark.cli.tables import table
+from adaspark.config import Arm
 
 if TYPE_CHECKING:
     from adaspark._engine import Session, Target
@@ -52,7 +55,7 @@ def main() -> int:
     lines = Lines(args.out)
     found: dict[str, list[Difference]] = {arm: [] for arm in args.arms}
     tokens_compared = 0
-    noise: dict[int, float] = dict.fromkeys(sorted({rows_of(arm) for arm in args.arms} - {1}), 0.0)
+    noise: dict[int, float] = dict.fromkeys(sorted({Arm.parse(arm).rows for arm in args.arms} - {1}), 0.0)
     left = args.noise_positions
     with Bar("divergence", len(prompts)) as bar:
         for prompt in prompts:
