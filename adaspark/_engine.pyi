@@ -66,8 +66,11 @@ def read_gguf(path: str) -> GgufSummary:
 def quantize(source: str, destination: str, file_type: str, token_embedding_type: str | None, n_threads: int) -> None:
     """Requantise a GGUF with llama.cpp's quantiser. ``file_type``: "Q4_0", "Q8_0", ...; writes ``destination`` whole or not at all."""
 
-def own_drafter_refusal(path: str) -> str:
-    """Why the own graph cannot run this drafter, "" when it can. ModelError on a file that is no GGUF."""
+def drafter_refusal(path: str, options: TargetOptions) -> str:
+    """Why the kernels a target is first tried on cannot run this drafter, "" when they can.
+
+    ModelError on a file that is no GGUF.
+    """
 
 @final
 class TargetOptions:
@@ -84,7 +87,9 @@ class TargetOptions:
     cache_type_v: str
     use_mmap: bool
     max_rows: int  # widest verify, rows (1..64)
-    kernels: str  # "auto" | "own" | "llama": what runs the forwards; "auto" = "own" where it knows model and options
+    # "auto" | "own" | "ggml" | "llama": what runs the forwards; "auto" = "own", on a GPU "ggml", where they know model and
+    # options
+    kernels: str
 
 @final
 class Target:
@@ -113,7 +118,7 @@ class Target:
     @property
     def max_rows(self) -> int: ...
     @property
-    def kernels(self) -> str: ...  # what runs: "own/<instruction set>" or "llama"
+    def kernels(self) -> str: ...  # what runs: "own/<instruction set>", "ggml/<device>" or "llama"
     @property
     def kernels_reason(self) -> str: ...  # why "auto" took llama.cpp; "" where it did not
     @property
@@ -159,11 +164,13 @@ class Target:
         tokens: Sequence[int] | NDArray[np.int32],
         parents: Sequence[int] | NDArray[np.int32],
         logits: bool = False,
+        picks: bool = True,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
         """One forward over a tree of rows laid out depth-first.
 
-        ``tokens`` (n,), ``parents`` (n,): parents[0] == -1 (the anchor), parents[i] < i. Returns each row's argmax (n,)
-        and, when asked, its logits (n, n_vocab). Must be followed by ``commit``. ValueError on a malformed tree.
+        ``tokens`` (n,), ``parents`` (n,): parents[0] == -1 (the anchor), parents[i] < i. Returns each row's argmax (n,),
+        empty when not asked for, and, when asked, its logits (n, n_vocab). Must be followed by ``commit``. ValueError on
+        a malformed tree.
         """
     def commit(self, path: Sequence[int] | NDArray[np.int32]) -> None:
         """Keep the rows of ``path`` (row indices from the anchor 0 down one branch), drop the rest."""

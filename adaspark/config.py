@@ -25,7 +25,7 @@ MAX_ROWS: Final = 64
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 FLASH_ATTENTION: Final = ("auto", "on", "off")
-KERNELS: Final = ("auto", "own", "llama")
+KERNELS: Final = ("auto", "own", "ggml", "llama")
 
 ArmKind = Literal["plain", "chain", "tree", "adaspark"]
 

@@ -188,7 +188,7 @@ class Engine:
         if (
             self.files.drafter is not None
             and options.kernels == "auto"
-            and (refusal := _engine.own_drafter_refusal(str(self.files.drafter)))
+            and (refusal := _engine.drafter_refusal(str(self.files.drafter), options))
         ):
             # Target and drafter run on the same kernels.
             log.info("the drafter needs llama.cpp's kernels: %s", refusal)

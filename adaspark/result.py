@@ -84,7 +84,7 @@ class Result:
     completion_tokens: int
     model: str  # file
     drafter: str | None  # file
-    kernels: str  # what ran the forwards: "own/<instruction set>" or "llama"
+    kernels: str  # what ran the forwards: "own/<instruction set>", "ggml/<device>" or "llama"
     arm: str  # the arm that ran
     seed: int | None  # None when greedy
     timings: Timings

@@ -15,9 +15,22 @@ import tiny_models as tm
 
 from adaspark import _engine
 from adaspark.cli import main
+from adaspark.config import KERNELS
 
 # bench/ is part of a checkout, not of a source package.
 collect_ignore = [] if (Path(__file__).parents[1] / "bench").is_dir() else ["test_bench_tools.py"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kernels", choices=KERNELS, default="auto", help="what runs targets where a test does not say (default: auto)"
+    )
+    parser.addoption("--gpu-layers", type=int, default=0, help="layers of targets and drafters there (default: 0)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    engine_tools.DEFAULTS["kernels"] = config.getoption("--kernels")
+    engine_tools.DEFAULTS["n_gpu_layers"] = config.getoption("--gpu-layers")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -190,7 +190,7 @@ FLAGS: Final = (
         check=_layers,
         metavar="N",
     ),
-    Flag("kernels", ("--kernels",), "What runs the model: our own kernels or llama.cpp.", _LOAD, click.Choice(KERNELS)),
+    Flag("kernels", ("--kernels",), "What runs the model: own (CPU), ggml or llama.", _LOAD, click.Choice(KERNELS)),
     Flag("flash_attention", ("-fa", "--flash-attn"), "Flash attention.", _LOAD, click.Choice(FLASH_ATTENTION)),
     Flag("cache_type_k", ("-ctk", "--cache-type-k"), "Type of K in the cache.", _LOAD, click.Choice(CACHE_TYPES)),
     Flag("cache_type_v", ("-ctv", "--cache-type-v"), "Type of V in the cache.", _LOAD, click.Choice(CACHE_TYPES)),

@@ -6,41 +6,14 @@
 #include "engine/target.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <map>
 
-#include <ggml.h>
-#include <gguf.h>
 #include <llama.h>
 
 namespace adaspark {
 
-namespace {
-
-// "llama 134.5M Q4_0": architecture, number of weights, the format most of them have.
-std::string describe(const GgufFile & file) {
-    const gguf_context * ctx = file.context();
-    std::map<ggml_type, double> weights;
-    double all = 0.0;
-    for (int64_t i = 0; i < gguf_get_n_tensors(ctx); ++i) {
-        const ggml_type type = gguf_get_tensor_type(ctx, i);
-        const double n = static_cast<double>(gguf_get_tensor_size(ctx, i)) / static_cast<double>(ggml_type_size(type)) *
-                         static_cast<double>(ggml_blck_size(type));
-        weights[type] += n;
-        all += n;
-    }
-    const auto most = std::max_element(weights.begin(), weights.end(),
-                                       [](const auto & a, const auto & b) { return a.second < b.second; });
-    char size[32];
-    std::snprintf(size, sizeof(size), all < 1e9 ? "%.1fM" : "%.2fB", all / (all < 1e9 ? 1e6 : 1e9));
-    return file.architecture() + " " + size + " " + ggml_type_name(most->first);
-}
-
-} // namespace
-
 OwnTarget::OwnTarget(const GgufFile & file, graph::ModelSpec spec, const TargetOptions & options,
                      const LoadProgress & progress)
-    : spec_(std::move(spec)), description_(describe(file)) {
+    : spec_(std::move(spec)), description_(file.description()) {
     shape_.n_ctx = options.n_ctx > 0 ? options.n_ctx : spec_.n_ctx_train;
     shape_.n_batch = std::min({options.n_batch, graph::kMaxRows, shape_.n_ctx});
     shape_.n_embd = spec_.n_embd;

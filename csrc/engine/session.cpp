@@ -208,6 +208,18 @@ int32_t Session::draw(std::span<float> logits) {
     return array.data[array.selected].id;
 }
 
+int32_t Session::draw_row(int32_t row) {
+    if (!sampler_) {
+        // 0 may also mean that the row held no numbers, and a token that may not be drawn hides the next best: then the
+        // logits are looked at.
+        const int32_t pick = target_.row_pick(row);
+        if (pick > 0 && !(request_.ignore_eos && is_eog_[static_cast<std::size_t>(pick)])) {
+            return pick;
+        }
+    }
+    return draw(target_.row_logits(row));
+}
+
 // Adds a drawn token to the reply. False when the reply ends with it (or before it).
 bool Session::take_token(int32_t token) {
     if (is_eog_[static_cast<std::size_t>(token)] && !request_.ignore_eos) {
@@ -300,7 +312,7 @@ void Session::walk() {
     int32_t row = 0;
     while (row >= 0) {
         path_.push_back(row);
-        const int32_t token = draw(target_.row_logits(row));
+        const int32_t token = draw_row(row);
         if (!take_token(token)) {
             return;
         }

@@ -171,6 +171,7 @@ class Session {
     void sampler_open();
     void warn_of_limits();
     int32_t draw(std::span<float> logits);
+    int32_t draw_row(int32_t row); // of the last verify
     bool take_token(int32_t token);
     void finish(const char * reason);
     int32_t remaining() const;

@@ -1,6 +1,7 @@
 #include "engine/graph/spec.h"
 
 #include "engine/gguf_file.h"
+#include "kernels/kernels.h"
 
 #include <algorithm>
 #include <set>
@@ -19,11 +20,13 @@ struct Unsupported : std::runtime_error {
 
 class Reader {
   public:
-    Reader(const GgufFile & file, ModelSpec & out) : file_(file), out_(out), arch_(file.architecture()) {}
+    Reader(const GgufFile & file, ModelSpec & out, Executor executor)
+        : file_(file), out_(out), executor_(executor), arch_(file.architecture()) {}
 
     void read() {
         drafter_ = arch_ == "dflash";
-        if (arch_ != "llama" && arch_ != "qwen2" && arch_ != "qwen3" && !drafter_) {
+        routed_ = arch_ == "qwen3moe" && executor_ == Executor::ggml;
+        if (arch_ != "llama" && arch_ != "qwen2" && arch_ != "qwen3" && !routed_ && !drafter_) {
             throw Unsupported("architecture '" + arch_ + "'");
         }
         out_.path = file_.path();
@@ -80,16 +83,25 @@ class Reader {
         out_.n_head = number("attention.head_count", 0);
         out_.n_head_kv = number("attention.head_count_kv", out_.n_head);
         out_.head_dim = number("attention.key_length", out_.n_embd / out_.n_head);
-        out_.n_ff = number("feed_forward_length", 0);
+        out_.n_ff = number(routed_ ? "expert_feed_forward_length" : "feed_forward_length", 0);
+        if (routed_) {
+            out_.n_expert = number("expert_count", 0);
+            out_.n_expert_used = number("expert_used_count", 0);
+            if (out_.n_expert_used > out_.n_expert) {
+                throw Unsupported(key("expert_used_count") + " is more than " + key("expert_count"));
+            }
+        }
         out_.n_ctx_train = number("context_length", 0);
         out_.eps = real("attention.layer_norm_rms_epsilon", 0.0F);
         if (number("attention.value_length", out_.head_dim) != out_.head_dim) {
             throw Unsupported("values of another width than keys");
         }
-        if (out_.n_head % out_.n_head_kv != 0 || out_.head_dim % 8 != 0 || out_.head_dim > 512 ||
-            out_.n_embd % 32 != 0 || out_.n_ff % 32 != 0 || out_.q_width() % 32 != 0 || out_.n_layer > 4096 ||
+        const int32_t unit = executor_ == Executor::own ? 32 : 1;
+        const int32_t head_unit = executor_ == Executor::own ? kernels::kSlots : 8;
+        if (out_.n_head % out_.n_head_kv != 0 || out_.head_dim % head_unit != 0 || out_.head_dim > 512 ||
+            out_.n_embd % unit != 0 || out_.n_ff % unit != 0 || out_.q_width() % unit != 0 || out_.n_layer > 4096 ||
             !(out_.eps > 0.0F)) {
-            throw Unsupported("widths that are not multiples of 32 (heads: of 8)");
+            throw Unsupported("widths that are not multiples of 32 (heads: of 16)");
         }
     }
 
@@ -114,13 +126,30 @@ class Reader {
 
     // Keys that change what is computed in a way this graph does not know.
     void refuse_unknown_keys() const {
-        for (const char * suffix :
-             {"expert_count", "attention.sliding_window", "attention.scale", "logit_scale", "residual_scale",
-              "embedding_scale", "final_logit_softcapping", "attn_logit_softcapping", "attention.causal",
-              "attention.value_scale", "attention.output_scale", "rope.dimension_sections", "hidden_activation",
-              "hidden_act", "hyper_connection.count", "pooling_type", "attention.clamp_kqv"}) {
+        for (const char * suffix : {"expert_count",
+                                    "attention.sliding_window",
+                                    "attention.scale",
+                                    "logit_scale",
+                                    "residual_scale",
+                                    "embedding_scale",
+                                    "final_logit_softcapping",
+                                    "attn_logit_softcapping",
+                                    "attention.causal",
+                                    "attention.value_scale",
+                                    "attention.output_scale",
+                                    "rope.dimension_sections",
+                                    "hidden_activation",
+                                    "hidden_act",
+                                    "hyper_connection.count",
+                                    "pooling_type",
+                                    "attention.clamp_kqv",
+                                    "expert_weights_scale",
+                                    "expert_weights_norm",
+                                    "expert_gating_func",
+                                    "expert_shared_count",
+                                    "expert_group_count"}) {
             const std::string name = key(suffix);
-            if (!file_.has(name)) {
+            if (!file_.has(name) || (routed_ && std::string(suffix) == "expert_count")) {
                 continue;
             }
             const int64_t id = gguf_find_key(file_.context(), name.c_str());
@@ -134,7 +163,7 @@ class Reader {
         }
     }
 
-    TensorRef tensor(const std::string & name, int64_t k, int64_t n, bool required) {
+    TensorRef tensor(const std::string & name, int64_t k, int64_t n, bool required, int64_t experts = 1) {
         const int64_t id = gguf_find_tensor(file_.context(), name.c_str());
         if (id < 0) {
             if (required) {
@@ -143,21 +172,22 @@ class Reader {
             return {};
         }
         const std::vector<int64_t> shape = file_.tensor_shape(name);
-        if (shape[0] != k || (n > 0 && shape[1] != n) || shape[2] != 1 || shape[3] != 1) {
+        if (shape[0] != k || (n > 0 && shape[1] != n) || shape[2] != experts || shape[3] != 1) {
             throw Unsupported("the shape of '" + name + "'");
         }
         used_.insert(name);
         return {name,
                 k,
                 shape[1],
+                experts,
                 static_cast<int32_t>(gguf_get_tensor_type(file_.context(), id)),
                 gguf_get_data_offset(file_.context()) + gguf_get_tensor_offset(file_.context(), id),
                 gguf_get_tensor_size(file_.context(), id)};
     }
 
-    TensorRef matrix(const std::string & name, int64_t k, int64_t n, bool required = true) {
-        TensorRef out = tensor(name, k, n, required);
-        if (!out) {
+    TensorRef matrix(const std::string & name, int64_t k, int64_t n, bool required = true, int64_t experts = 1) {
+        TensorRef out = tensor(name, k, n, required, experts);
+        if (!out || executor_ == Executor::ggml) {
             return out;
         }
         switch (out.type) {
@@ -167,6 +197,11 @@ class Reader {
         case GGML_TYPE_Q8_0:
         case GGML_TYPE_Q4_0:
         case GGML_TYPE_Q4_1:
+        case GGML_TYPE_Q5_0:
+        case GGML_TYPE_Q5_1:
+        case GGML_TYPE_Q4_K:
+        case GGML_TYPE_Q5_K:
+        case GGML_TYPE_Q6_K:
             return out;
         default:
             throw Unsupported(std::string("format ") + ggml_type_name(static_cast<ggml_type>(out.type)) + " of '" +
@@ -197,7 +232,7 @@ class Reader {
         }
         for (int32_t i = 0; i < out_.n_layer; ++i) {
             const std::string p = "blk." + std::to_string(i) + ".";
-            const bool head_norm = arch_ == "qwen3" || drafter_;
+            const bool head_norm = arch_ == "qwen3" || routed_ || drafter_;
             BlockSpec b;
             b.attn_norm = vector(p + "attn_norm.weight", d);
             b.wq = matrix(p + "attn_q.weight", d, out_.q_width());
@@ -214,9 +249,14 @@ class Reader {
                 b.k_norm = vector(p + "attn_k_norm.weight", out_.head_dim);
             }
             b.ffn_norm = vector(p + "ffn_norm.weight", d);
-            b.gate = matrix(p + "ffn_gate.weight", d, out_.n_ff);
-            b.up = matrix(p + "ffn_up.weight", d, out_.n_ff);
-            b.down = matrix(p + "ffn_down.weight", out_.n_ff, d);
+            const std::string s = routed_ ? "_exps.weight" : ".weight";
+            const int64_t experts = routed_ ? out_.n_expert : 1;
+            b.gate = matrix(p + "ffn_gate" + s, d, out_.n_ff, true, experts);
+            b.up = matrix(p + "ffn_up" + s, d, out_.n_ff, true, experts);
+            b.down = matrix(p + "ffn_down" + s, out_.n_ff, d, true, experts);
+            if (routed_) {
+                b.router = matrix(p + "ffn_gate_inp.weight", d, out_.n_expert);
+            }
             out_.blocks.push_back(std::move(b));
         }
     }
@@ -252,20 +292,35 @@ class Reader {
 
     const GgufFile & file_;
     ModelSpec & out_;
+    Executor executor_;
     std::string arch_;
     bool drafter_ = false;
+    bool routed_ = false;
     std::set<std::string> used_;
 };
 
 } // namespace
 
-std::string read_spec(const GgufFile & file, ModelSpec & out) {
+std::string read_spec(const GgufFile & file, ModelSpec & out, Executor executor) {
     try {
-        Reader(file, out).read();
+        Reader(file, out, executor).read();
     } catch (const Unsupported & why) {
         return why.what();
     }
     return "";
+}
+
+std::string drafter_misfit(const ModelSpec & drafter, int64_t n_vocab, int64_t head_columns, int64_t features) {
+    if (!drafter.output && !drafter.embedding && head_columns != drafter.draft.w2.n) {
+        return "no head of its own for " + std::to_string(drafter.draft.w2.n) + " draft tokens";
+    }
+    for (const TensorRef * table : {&drafter.draft.w1, &drafter.embedding}) { // looked up by the target's ids
+        if (*table && table->n < n_vocab) {
+            return "'" + table->name + "' has " + std::to_string(table->n) + " tokens, the target " +
+                   std::to_string(n_vocab);
+        }
+    }
+    return drafter.draft.fc.k == features ? "" : "the shape of 'fc.weight'";
 }
 
 } // namespace adaspark::graph

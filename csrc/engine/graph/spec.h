@@ -3,6 +3,8 @@
 //
 // One block: x += wo * attention(rope(norm(x) * wq), rope(norm(x) * wk), norm(x) * wv);
 //            x += down * (silu(gate * norm(x)) * (up * norm(x))).
+// A routed block has many small feed-forwards; a row uses the best few by softmax(router * norm(x)), their shares
+// summing to 1.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +17,18 @@ class GgufFile;
 
 namespace adaspark::graph {
 
-// A tensor of the file: n columns of k inputs (a vector has n = 1).
+// What runs the graph; it decides which files are understood.
+enum class Executor {
+    own, // our kernels: dense models in the formats they multiply
+    ggml // ggml's operations: routed models too, and any format (whether the device multiplies it is asked later)
+};
+
+// A tensor of the file: n columns of k inputs (a vector has n = 1), for each of `experts`.
 struct TensorRef {
     std::string name; // empty = the model has none
     int64_t k = 0;
     int64_t n = 0;
+    int64_t experts = 1;
     int32_t type = 0;    // ggml_type
     uint64_t offset = 0; // bytes from the start of the file
     uint64_t bytes = 0;
@@ -31,6 +40,7 @@ struct BlockSpec {
     TensorRef bq, bk, bv;     // optional biases
     TensorRef q_norm, k_norm; // optional norms over each head
     TensorRef ffn_norm, gate, up, down;
+    TensorRef router; // routed blocks: `gate`, `up` and `down` hold all experts
 };
 
 // A DSpark drafter's parts (architecture `dflash`); see drafter_check.cpp for the keys.
@@ -49,7 +59,9 @@ struct ModelSpec {
     int32_t n_head = 0;
     int32_t n_head_kv = 0;
     int32_t head_dim = 0;
-    int32_t n_ff = 0;
+    int32_t n_ff = 0;     // of one expert in a routed model
+    int32_t n_expert = 0; // 0 = dense
+    int32_t n_expert_used = 0;
     int32_t n_vocab = 0; // rows of the head
     int32_t n_ctx_train = 0;
     float eps = 0.0F;
@@ -69,6 +81,10 @@ struct ModelSpec {
 
 // Reads the description. Returns an empty string, or in words why this graph cannot run the file: an architecture, key,
 // format or tensor it does not know. Whatever the file holds must be understood, or the file is not run.
-std::string read_spec(const GgufFile & file, ModelSpec & out);
+std::string read_spec(const GgufFile & file, ModelSpec & out, Executor executor = Executor::own);
+
+// Why a drafter does not go with its target, in words; empty when it does. `head_columns`: of the target's head;
+// `features`: numbers the tapped layers give for one row.
+std::string drafter_misfit(const ModelSpec & drafter, int64_t n_vocab, int64_t head_columns, int64_t features);
 
 } // namespace adaspark::graph
