@@ -2,7 +2,7 @@
 
 ``python bench/simulate.py`` prints, for each cost law, tokens per second over the best pinned arm (plain decoding and
 trees of 2 to 48 rows) after the first request and over all of them, the share of the first request spent measuring
-widths, and how fast a switch of workload or a slowdown of the machine is made good; each with a 95% interval over seeds.
+widths, and how well a switch of workload or a slowdown of the machine is made good; each with a 95% interval over seeds.
 The world is bench/cpp/world.h: which candidate is accepted is drawn from a known softmax, verify times follow a known
 law with jitter, bursts and drift.
 """
@@ -109,8 +109,8 @@ def after_a_switch(simulator: Simulator, law: str, before: str, after: str) -> l
 
 
 def after_a_slowdown(simulator: Simulator, law: str, best: str) -> list[float]:
-    """Speed over the best pinned arm when the machine becomes 50% slower for good in the middle of the run."""
-    runs = simulator.arms(law, ["adaspark", best], "--slow-at=1500")
+    """Speed over the best pinned arm when the machine becomes 50% slower for good, at the same token for both."""
+    runs = simulator.arms(law, ["adaspark", best], "--slow-at=2500")
     return [
         speed(a["requests"][2:]) / speed(b["requests"][2:]) for a, b in zip(runs["adaspark"], runs[best], strict=True)
     ]
@@ -146,7 +146,9 @@ def main() -> None:
         if law in results:
             values = results[law][f"{before} to {after}"] = after_a_switch(simulator, law, before, after)
             show(f"{law:11s} {before:>6s} to {after:6s} {interval(values):>24s}")
-    show("\na machine 50% slower from round 1,500 on, over the best pinned arm")
+    show(
+        "\na machine 50% slower from the 2,500th token of the run on, over the best pinned arm; from the third request on"
+    )
     for law in options.laws.split(","):
         values = results[law]["slowdown"] = after_a_slowdown(simulator, law, results[law]["best"])
         show(f"{law:11s} {interval(values):>24s}")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 TEXT = "The river ran slowly past the mill, where an old man counted the boats and wrote their names in a small book. "
 
+_SETTLE = 0.1  # seconds: the threads of the configuration before stop spinning
+
 
 @dataclass(slots=True)
 class Config:
@@ -150,6 +152,7 @@ def _write_csv(configs: list[Config], path: Path) -> None:
 
 def _round(configs: list[Config], context: int, args: argparse.Namespace, rng: random.Random) -> None:
     for config in rng.sample(configs, len(configs)):
+        time.sleep(_SETTLE)
         # The first call wakes the threads and brings this configuration's weights into the cache.
         config.verify(args.rows[0], args.shape)
         for n in rng.sample(args.rows, len(args.rows)):

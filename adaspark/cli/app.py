@@ -22,6 +22,8 @@ from adaspark.cli.doctor import doctor
 from adaspark.cli.generate import INTERRUPTED, generate
 from adaspark.cli.models import models
 from adaspark.cli.output import Output
+from adaspark.cli.replay import replay
+from adaspark.cli.store import store
 from adaspark.errors import AdaSparkError, WrongRoleError
 
 PROGRAM = "adaspark-run"
@@ -70,7 +72,7 @@ def app() -> None:
     """
 
 
-for _command in (generate, chat, doctor, models):
+for _command in (generate, chat, doctor, models, store, replay):
     app.add_command(_command)
 
 

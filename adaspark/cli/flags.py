@@ -18,10 +18,12 @@ GENERATE: Final = "generate"
 CHAT: Final = "chat"
 DOCTOR: Final = "doctor"
 MODELS: Final = "models"
+STORE: Final = "store"
+REPLAY: Final = "replay"
 
 _RUN = frozenset({GENERATE, CHAT})
 _LOAD = frozenset({GENERATE, CHAT, DOCTOR})
-_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS})
+_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY})
 
 
 def _arm(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
@@ -38,6 +40,14 @@ def _layers(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     except ValueError as error:
         msg = f"{value!r} is not a number of layers, 'all' or 'auto'"
         raise click.BadParameter(msg) from error
+
+
+def _arms(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
+    """Arms separated by commas."""
+    try:
+        return None if value is None else [str(Arm.parse(text)) for text in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +103,29 @@ FLAGS: Final = (
     Flag(
         "arm",
         ("--arm",),
-        "adaspark (learns what pays), plain, chain:N (N drafts a round) or tree:N (N rows a round). Default: adaspark.",
+        "adaspark (learns what pays), adaspark:N (N rows a round), plain, chain:N (N drafts a round), tree:N (N rows a "
+        "round) or cost; adaspark may end in :no-text, :no-acceptance, :no-gating. Default: adaspark.",
         _LOAD,
         check=_arm,
         metavar="ARM",
     ),
     Flag("draft_max", ("--spec-draft-n-max",), "The same as --arm chain:N.", _LOAD, _COUNT, metavar="N"),
+    Flag(
+        "store",
+        ("--store",),
+        "File that keeps what is learned; 'none' keeps nothing. Default: one in the user's cache folder.",
+        _RUN | {STORE},
+        metavar="FILE",
+    ),
+    Flag(
+        "trace", ("--trace",), "File that every round's record is appended to (docs/traces.md).", _RUN, metavar="FILE"
+    ),
+    _switch(
+        "full_trace",
+        ("--full-trace",),
+        "Have the drafter propose at every position of the reply, for --trace; decodes plainly.",
+        _RUN,
+    ),
     Flag("prompt", ("-p", "--prompt"), "The prompt (in a chat, its first message).", _RUN, env=False, metavar="TEXT"),
     Flag(
         "file", ("-f", "--file"), "File with the prompt; - is stdin.", frozenset({GENERATE}), env=False, metavar="FILE"
@@ -164,6 +191,31 @@ FLAGS: Final = (
         "chat_template_file", ("--chat-template-file",), "Jinja template instead of the model's.", _RUN, metavar="FILE"
     ),
     _switch("single_turn", ("-st", "--single-turn"), "Stop after one reply.", frozenset({CHAT})),
+    Flag(
+        "arms",
+        ("--arms",),
+        "Arms to compare, separated by commas; ratios are to the first.",
+        frozenset({REPLAY}),
+        env=False,
+        check=_arms,
+        metavar="ARM,...",
+    ),
+    Flag(
+        "costs",
+        ("--costs",),
+        "JSON table of what rounds cost (docs/traces.md), in place of the trace's own law.",
+        frozenset({REPLAY}),
+        env=False,
+        metavar="FILE",
+    ),
+    Flag(
+        "plot",
+        ("--plot",),
+        "Folder to write plots to (needs the extra 'bench').",
+        frozenset({REPLAY}),
+        env=False,
+        metavar="DIR",
+    ),
     _switch("json", ("--json",), "Print one JSON object on stdout, also for an error.", _ALL),
     _switch("no_color", ("--no-color",), "No colours (as with NO_COLOR set).", _ALL),
     Flag("verbose", ("-v", "--verbose"), "Log more to stderr; twice for everything.", _ALL, env=False, count=True),

@@ -66,7 +66,7 @@ struct Plan {
     int32_t requests = 8;
     int32_t switch_at = -1; // request whose reply changes to `to` at its middle
     std::string to = "code";
-    int32_t slow_at = -1; // round (of all) from which the machine is 50% slower
+    int64_t slow_at = -1; // token (of all replies) from which the machine is 50% slower: the same text for every arm
     int32_t first_reply = 1024;
     bool trace = false;
 };
@@ -97,7 +97,7 @@ int main(int argc, char ** argv) {
         } else if (const char * x = value("--switch-at=")) {
             plan.switch_at = std::atoi(x);
         } else if (const char * y = value("--slow-at=")) {
-            plan.slow_at = std::atoi(y);
+            plan.slow_at = std::atoll(y);
         } else if (a == "--trace") {
             plan.trace = true;
         } else {
@@ -121,7 +121,7 @@ int main(int argc, char ** argv) {
     BlockDraw block;
     Random noise(mix_seed(plan.seed, 77));
     double drift = 0.0;
-    int64_t round = 0;
+    int64_t replied = 0; // tokens of the replies before this one
     std::printf("{\"law\":\"%s\",\"arm\":\"%s\",\"seed\":%llu,\"requests\":[", plan.law.c_str(), plan.arm.c_str(),
                 static_cast<unsigned long long>(plan.seed));
     for (int32_t q = 0; q < plan.requests; ++q) {
@@ -162,7 +162,7 @@ int main(int argc, char ** argv) {
             double factor = std::exp(drift) * (1.0 + law.jitter * noise.normal());
             const double cold = rounds == 0 ? 1.08 : 1.0;
             factor *= noise.uniform() < law.burst ? 1.1 + 0.6 * noise.uniform() : 1.0;
-            factor *= plan.slow_at >= 0 && round >= plan.slow_at ? 1.5 : 1.0;
+            factor *= plan.slow_at >= 0 && replied + (at - prompt) >= plan.slow_at ? 1.5 : 1.0;
             RoundTimes t;
             t.draft = d.draft ? 1e3 * law.draft * factor * cold : 1.0;
             t.verify = law.verify(tree->rows, at) * factor * cold;
@@ -184,7 +184,6 @@ int main(int argc, char ** argv) {
             text_rounds += report.kind == RoundKind::text;
             rows += tree->rows;
             ++rounds;
-            ++round;
             if (plan.trace) {
                 std::fprintf(stderr,
                              "q=%d r=%d ctx=%d kind=%d reason=%d rows=%d asked=%d acc=%zu exp=%.2f price=%.0f t=%.0f "
@@ -203,6 +202,7 @@ int main(int argc, char ** argv) {
             }
         }
         scheduler->end_request();
+        replied += at - prompt;
         std::printf("%s{\"workload\":\"%s\",\"tokens\":%d,\"us\":%.0f,\"rounds\":%d,\"drafted\":%d,\"text\":%d,"
                     "\"probes\":%d,\"measured\":%d,\"measuring_us\":%.0f,\"rows\":%lld,\"curve\":[%s]}",
                     q == 0 ? "" : ",", kind.c_str(), at - prompt, time, rounds, drafted, text_rounds, probes, measured,

@@ -90,7 +90,7 @@ def open_models(load: Load) -> tuple[Target, Drafter | None]:
 
 
 def request_of(arm: str, n_predict: int) -> Request:
-    """A greedy request on an arm as the command line writes it: plain, chain:N, tree:N."""
+    """A greedy request on an arm as the command line writes it: plain, chain:N, tree:N, adaspark."""
     kind, _, n = arm.partition(":")
     request: Request = load_engine(None).Request()
     request.arm, request.arm_n = kind, int(n or 0)
@@ -101,4 +101,4 @@ def request_of(arm: str, n_predict: int) -> Request:
 def rows_of(arm: str) -> int:
     """Rows of an arm's verify."""
     kind, _, n = arm.partition(":")
-    return {"plain": 1, "chain": int(n or 0) + 1, "tree": max(1, int(n or 0))}[kind]
+    return {"plain": 1, "chain": int(n or 0) + 1, "tree": max(1, int(n or 0)), "adaspark": int(n or 64)}[kind]

@@ -64,7 +64,9 @@ void bind_cost(py::module_ & m) {
                 return py::make_tuple(to_array(o.rows, o.count), to_array(o.price, o.count), o.draft);
             },
             py::arg("context"), py::arg("max_rows") = kMaxRows)
-        .def("unmeasured", &WidthTable::unmeasured, py::arg("max_rows") = kMaxRows)
+        .def(
+            "unmeasured", [](const WidthTable & t, int32_t max_rows) { return t.unmeasured(max_rows); },
+            py::arg("max_rows") = kMaxRows)
         .def("price_at_least", &WidthTable::price_at_least, py::arg("rows"))
         .def(
             "record",

@@ -48,6 +48,14 @@ struct ContextLaw {
     void train(uint32_t context, const ContextBasis & basis, double time) noexcept;
     void train(uint32_t context, double time) noexcept { train(context, ContextBasis(context), time); }
 
+    // Every time learned so far, and with it the price, times `factor`.
+    void rescale(double factor) noexcept {
+        scale *= factor;
+        for (double & t : held_time) {
+            t *= factor;
+        }
+    }
+
     // Normalised, before the clamp.
     double raw(const ContextBasis & basis) const noexcept {
         double value = lanes.weight[0];

@@ -32,7 +32,7 @@ bool DraftGate::decide(const GateInput & in) noexcept {
     if (in.optimistic <= 0.0) {
         return false;
     }
-    if (b.weight < kFamiliar || b.tokens - in.rate * b.time > 0.0) {
+    if (b.weight < kFamiliar || b.tokens - in.rate * in.clock * b.time > 0.0) {
         return true;
     }
     b.idle += 1;
@@ -49,7 +49,7 @@ void DraftGate::drafted(const GateInput & in, double tokens, double time) noexce
     const double kept = b.idle > 8 ? std::min(b.weight, 3.0) : b.weight;
     b.weight = std::min(kept + 1.0, kMemory);
     b.tokens += (more - b.tokens) / b.weight;
-    b.time += (longer - b.time) / b.weight;
+    b.time += (longer / in.clock - b.time) / b.weight;
     b.idle = 0;
     const double gain = more - in.rate * longer;
     if (gain > 0.0) {
@@ -58,6 +58,12 @@ void DraftGate::drafted(const GateInput & in, double tokens, double time) noexce
     }
     const double affordable = -gain / (kProbeShare * std::max(in.tokens, 1.0));
     b.interval = static_cast<uint32_t>(std::clamp(std::min(2.0 * b.interval + 2.0, affordable), 1.0, kLongest));
+}
+
+void DraftGate::rescale(double factor) noexcept {
+    for (DraftAdvantage & b : bin_) {
+        b.time *= factor;
+    }
 }
 
 void DraftGate::outcome(double predicted, double realised) noexcept {

@@ -14,7 +14,7 @@ int32_t text_bin(double tokens) noexcept;
 // What drafting has brought over not drafting, in one text bin.
 struct DraftAdvantage {
     double tokens = 0.0;   // expected tokens a round, drafted minus not
-    double time = 0.0;     // microseconds a round, drafted minus not
+    double time = 0.0;     // microseconds a round, drafted minus not, at the speed of the laws
     double weight = 0.0;   // rounds behind the means, [0, kMemory]
     uint32_t idle = 0;     // rounds of the bin since it last drafted
     uint32_t interval = 1; // rounds it may stay idle before a probe
@@ -28,6 +28,7 @@ struct GateInput {
     double time = 0.0;       // microseconds of the round without drafting
     double rate = 0.0;       // tokens per microsecond at which time is priced
     double optimistic = 0.0; // tokens by which even a perfect block would beat not drafting; <= 0 = hopeless
+    double clock = 1.0;      // drift of the machine against its laws
 };
 
 class DraftGate {
@@ -39,6 +40,9 @@ class DraftGate {
 
     // A drafted round was planned: what it was expected to bring and cost over `in`.
     void drafted(const GateInput & in, double tokens, double time) noexcept;
+
+    // The laws have become slower by the factor.
+    void rescale(double factor) noexcept;
 
     // A drafted round ended: accepted nodes, predicted and real.
     void outcome(double predicted, double realised) noexcept;

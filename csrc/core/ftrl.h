@@ -33,8 +33,9 @@ inline void ftrl_accumulate(FtrlCoordinate & c, double g, double deviation, cons
 
 // Deviation from the centre that minimises the accumulated objective: zero while |z| is within `gate`.
 inline double ftrl_deviation(const FtrlCoordinate & c, double gate, const FtrlRule & rule) noexcept {
-    const double excess = c.z - std::clamp(c.z, -gate, gate); // 0 inside the gate
-    return -excess / ((rule.beta + c.root_n) * (1.0 / rule.alpha) + rule.l2);
+    // The reciprocal does not wait for z, which is what one step waits for the last with.
+    const double rate = 1.0 / ((rule.beta + c.root_n) * (1.0 / rule.alpha) + rule.l2);
+    return (std::clamp(c.z, -gate, gate) - c.z) * rate; // 0 inside the gate
 }
 
 inline constexpr double kGate = 3.0; // a coefficient leaves its prior past kGate standard deviations of a zero-mean z

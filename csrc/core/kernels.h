@@ -64,8 +64,9 @@ struct Kernels {
     const char * name;
 
     // Indices of the `limit` largest positive keys, largest first, ties to the lower index; returns how many.
-    // `key` is zero from n up to n rounded up to 8; `index` has room for limit + 1.
-    int32_t (*rank_descending)(const float * key, int32_t n, int32_t limit, int32_t * index) noexcept;
+    // `key` is zero from n up to n rounded up to 8; `index` has room for limit + 1. `guess`: a number that the keys
+    // wanted may well reach, > 0; it changes how long this takes, not what comes out.
+    int32_t (*rank_descending)(const float * key, int32_t n, int32_t limit, float guess, int32_t * index) noexcept;
 
     // `logits` [n][kTopK], largest first, unused lanes -inf; `head` [n] in [0, 1].
     void (*block_features)(const float * logits, const float * head, int32_t n, BlockFeatures & out) noexcept;

@@ -37,21 +37,23 @@ static void ftrl_steps(FtrlLanes & lanes, const double (*gradient)[kDenseLanes],
         V4d n = load(lanes.n + i);
         V4d root = load(lanes.root_n + i);
         V4d z = load(lanes.z + i);
-        V4d weight = load(lanes.weight + i);
+        V4d away = load(lanes.weight + i) - prior;
         for (int32_t step = 0; step < count; ++step) {
+            // One step waits for the last through z and the weight alone: root and reciprocal run ahead.
             const V4d g = load(gradient[step] + i);
             const V4d before = root;
             n = vmin(n + g * g, splat(cap));
             root = vsqrt(n);
-            z += g - (root - before) * (1.0 / alpha) * (weight - prior);
+            const V4d sigma = (root - before) * (1.0 / alpha);
+            const V4d rate = 1.0 / ((beta + root) * (1.0 / alpha) + l2);
             const V4d bound = gate * root;
-            const V4d excess = z - vmin(vmax(z, -bound), bound);
-            weight = prior - excess / ((beta + root) * (1.0 / alpha) + l2);
+            z = (z + g) - sigma * away;
+            away = (vmin(vmax(z, -bound), bound) - z) * rate;
         }
         store(lanes.n + i, n);
         store(lanes.root_n + i, root);
         store(lanes.z + i, z);
-        store(lanes.weight + i, weight);
+        store(lanes.weight + i, prior + away);
     }
 }
 

@@ -9,8 +9,6 @@ AS_INLINE int32_t count_at_least(const float * key, int32_t blocks, float thresh
     return ((hits[0] + hits[4]) + (hits[1] + hits[5])) + ((hits[2] + hits[6]) + (hits[3] + hits[7]));
 }
 
-constexpr float kLeastFloat = 1e-45F; // the least positive float
-
 // A key's rank is the number of keys before it: larger ones, and equal ones of a lower index. Quadratic, branch-free.
 AS_INLINE void rank_all(const float * key, int32_t blocks, int32_t limit, const int32_t * origin, int32_t * index) {
     const V8i lane = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -44,7 +42,8 @@ AS_INLINE void rank_all(const float * key, int32_t blocks, int32_t limit, const 
 }
 
 // The same where no two positive keys are equal, in one even loop; false, with `index` unusable, where some are.
-AS_INLINE bool rank_distinct(const float * key, int32_t blocks, int32_t positive, int32_t limit, int32_t * index) {
+AS_INLINE bool rank_distinct(const float * key, int32_t blocks, int32_t positive, int32_t limit, const int32_t * origin,
+                             int32_t * index) {
     int32_t rank[96];
     V8i sum = {};
     const V8i bound = {positive, positive, positive, positive, positive, positive, positive, positive};
@@ -71,56 +70,94 @@ AS_INLINE bool rank_distinct(const float * key, int32_t blocks, int32_t positive
         return false; // equal keys share the least of their ranks, so the sum falls short
     }
     for (int32_t i = 0; i < 8 * blocks; ++i) {
-        index[rank[i] < limit ? rank[i] : limit] = i;
+        index[rank[i] < limit ? rank[i] : limit] = origin == nullptr ? i : origin[i];
     }
     return true;
 }
 
-static int32_t rank_descending(const float * key, int32_t n, int32_t limit, int32_t * index) noexcept {
-    if (n <= 0 || limit <= 0) {
-        return 0;
-    }
-    const int32_t blocks = (n + 7) / 8;
-    const int32_t positive = count_at_least(key, blocks, kLeastFloat);
-    limit = positive < limit ? positive : limit;
-    if (n <= 96) {
-        if (!rank_distinct(key, blocks, positive, limit, index)) {
-            rank_all(key, blocks, limit, nullptr, index);
-        }
-        return limit;
-    }
-    // Many keys: first a threshold that keeps at least `limit` of them and few more. Bisect on the bits of positive
-    // floats, which sort as integers.
-    float threshold = kLeastFloat;
-    int32_t low = 1;           // count(low) >= limit
-    int32_t high = 0x3F800001; // just above 1
-    for (int32_t step = 0; step < 14 && low + 1 < high; ++step) {
-        const int32_t middle = low + (high - low) / 2;
-        float t;
-        __builtin_memcpy(&t, &middle, sizeof t);
-        const int32_t hits = count_at_least(key, blocks, t);
-        if (hits >= limit) {
-            low = middle;
-            if (hits <= limit + 8) {
-                break;
-            }
-        } else {
-            high = middle;
-        }
-    }
-    __builtin_memcpy(&threshold, &low, sizeof threshold);
-    alignas(32) float kept[336 + 8];
-    int32_t origin[336 + 8];
+// Keys of at least `threshold`, in their order, and where they were; whole vectors, the rest negative.
+AS_INLINE int32_t keep(const float * key, int32_t blocks, float threshold, float * kept, int32_t * origin) {
     int32_t m = 0;
-    for (int32_t i = 0; i < n; ++i) {
+#ifdef AS_KERNELS_AVX
+    const V8f t = splat8(threshold);
+    for (int32_t from = 0; from < blocks; from += 8) { // one loop over the bits of 64 keys: its end is hard to predict
+        uint64_t hits = 0;
+        const int32_t end = blocks < from + 8 ? blocks : from + 8;
+        for (int32_t b = from; b < end; ++b) {
+            const int mask = __builtin_ia32_movmskps256((V8f)(load8(key + 8 * b) >= t));
+            hits |= static_cast<uint64_t>(static_cast<uint32_t>(mask)) << (8 * (b - from));
+        }
+        for (; hits != 0; hits &= hits - 1) {
+            const int32_t i = 8 * from + __builtin_ctzll(hits);
+            kept[m] = key[i];
+            origin[m++] = i;
+        }
+    }
+#else
+    for (int32_t i = 0; i < 8 * blocks; ++i) {
         kept[m] = key[i];
         origin[m] = i;
         m += key[i] >= threshold ? 1 : 0;
     }
-    for (int32_t i = m; i < (m + 7) / 8 * 8; ++i) {
-        kept[i] = -1.0F;
+#endif
+    store8(kept + m, splat8(-1.0F));
+    return m;
+}
+
+constexpr int32_t kMostKeys = 336;     // kCandidateSlots
+constexpr int32_t kKeysAtOnce = 96;    // ranked without a look at how many are wanted
+constexpr float kLeastFloat = 1e-45F;  // the least positive float
+constexpr float kLessOfGuess = 0.125F; // what is tried after a guess that was too high
+
+static int32_t rank_descending(const float * key, int32_t n, int32_t limit, float guess, int32_t * index) noexcept {
+    if (n <= 0 || limit <= 0) {
+        return 0;
+    }
+    const int32_t blocks = (n + 7) / 8;
+    // A threshold that keeps at least `limit` of the keys and, if the guess was a good one, few more.
+    float threshold = guess;
+    int32_t left = 0;
+    for (int32_t tries = 0; tries < 3; ++tries) {
+        left = count_at_least(key, blocks, threshold);
+        if (left >= limit) {
+            break;
+        }
+        threshold *= kLessOfGuess;
+    }
+    if (left < limit) {
+        threshold = kLeastFloat;
+        left = count_at_least(key, blocks, threshold);
+        limit = left < limit ? left : limit;
+    }
+    // Many keys are left: bisect on the bits of positive floats, which sort as integers.
+    if (left > kKeysAtOnce && left > limit + 8) {
+        int32_t low; // count(low) >= limit
+        __builtin_memcpy(&low, &threshold, sizeof low);
+        int32_t high = 0x3F800001; // just above 1
+        for (int32_t step = 0; step < 14 && low + 1 < high; ++step) {
+            const int32_t middle = low + (high - low) / 2;
+            __builtin_memcpy(&threshold, &middle, sizeof threshold);
+            const int32_t hits = count_at_least(key, blocks, threshold);
+            if (hits >= limit) {
+                low = middle;
+                if (hits <= limit + 8) {
+                    break;
+                }
+            } else {
+                high = middle;
+            }
+        }
+        __builtin_memcpy(&threshold, &low, sizeof threshold);
+    }
+    alignas(32) float kept[kMostKeys + 8];
+    int32_t origin[kMostKeys + 8];
+    const int32_t m = keep(key, blocks, threshold, kept, origin);
+    for (int32_t i = m; i < m + 8; ++i) {
         origin[i] = 0;
     }
-    rank_all(kept, (m + 7) / 8, limit, origin, index);
+    const int32_t vectors = (m + 7) / 8;
+    if (m > kKeysAtOnce || !rank_distinct(kept, vectors, m, limit, origin, index)) {
+        rank_all(kept, vectors, limit, origin, index);
+    }
     return limit;
 }

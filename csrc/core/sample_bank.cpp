@@ -43,6 +43,14 @@ void SampleBank::add(uint32_t context, double time) noexcept {
     b.seen = b.seen == UINT32_MAX ? 2 * kBankDepth : b.seen + 1;
 }
 
+void SampleBank::rescale(double factor) noexcept {
+    for (Band & b : band) {
+        for (uint32_t i = 0; i < std::min<uint32_t>(b.seen, kBankDepth); ++i) {
+            b.time[i] = static_cast<float>(b.time[i] * factor);
+        }
+    }
+}
+
 int32_t SampleBank::size() const noexcept {
     int32_t n = 0;
     for (const Band & b : band) {

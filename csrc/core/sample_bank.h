@@ -23,7 +23,8 @@ struct SampleBank {
     Band band[kBands];
 
     void add(uint32_t context, double time) noexcept;
-    int32_t size() const noexcept; // samples held
+    void rescale(double factor) noexcept; // of all times held
+    int32_t size() const noexcept;        // samples held
 
     template <class A> void fields(A & a) {
         for (Band & b : band) {

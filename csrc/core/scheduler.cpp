@@ -68,10 +68,13 @@ void Scheduler::order_candidates(int32_t limit) noexcept {
     const RoundPrices & p = prices();
     const int32_t base = set_.text_base();
     kernels().block_path_q(p.block, set_.dead, set_.positions, order_.path_q);
+    float last = 1.0F; // path Q of the node before: the parent, within a chain
     for (int32_t t = 0; t < set_.text; ++t) {
         const int32_t above = set_.parent[base + t];
         const float q = set_.text_dead[t] ? 0.0F : p.text[t];
-        order_.path_q[base + t] = above < 0 ? q : order_.path_q[above] * q;
+        const float over = above == base + t - 1 && t > 0 ? last : above < 0 ? 1.0F : order_.path_q[above];
+        last = over * q;
+        order_.path_q[base + t] = last;
     }
     if (set_.positions == 0) { // one chain: already in order
         int32_t n = 0;
@@ -196,6 +199,7 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     text_choice_ = choose_width(offer_, e, o, 0);
     const bool priced = text_choice_.position >= 0;
     gate_input_ = GateInput{};
+    gate_input_.clock = learned_.widths.clock();
     if (priced) {
         gate_input_.tokens = text_choice_.tokens;
         gate_input_.time = o.fixed + offer_.price[text_choice_.position];
@@ -225,9 +229,12 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
         const double tokens = 1.0 + std::min<double>(offer_.rows[i] - 1, perfect);
         optimistic = std::max(optimistic, tokens - gate_input_.rate * (drafted.fixed + offer_.price[i]));
     }
-    if (learned_.widths.unmeasured(room_) > 0) {
-        const double price = offer_.price[offer_.count - 1];
-        optimistic = std::max(optimistic, 1.0 + perfect - gate_input_.rate * (drafted.fixed + price));
+    double least = 0.0; // a wider unmeasured width costs no less than a narrower one
+    for (int32_t rows = learned_.widths.unmeasured(room_); rows > 0;
+         rows = learned_.widths.unmeasured(room_, rows + 1)) {
+        least = std::max(least, learned_.widths.price_at_best(rows));
+        const double tokens = 1.0 + std::min<double>(rows - 1, perfect);
+        optimistic = std::max(optimistic, tokens - gate_input_.rate * (drafted.fixed + least));
     }
     gate_input_.optimistic = optimistic - d.value_text;
     d.draft = learned_.gate.decide(gate_input_);
@@ -244,8 +251,8 @@ int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Cho
     if (rows == 1 || offer_.count == 0) {
         return rows;
     }
-    // Lazily: only if it could win at the price of the widest measured width below it.
-    const double price = learned_.widths.price_below(rows);
+    // Lazily: only if it could win at its best.
+    const double price = learned_.widths.price_at_best(rows);
     const double bar = std::max(o.bar(best.value, best.tokens), value_text);
     widest_asked_ = rows;
     if (!(o.value(tokens_at_most(rows, o), price) > bar)) {
@@ -368,6 +375,14 @@ void Scheduler::explore(int32_t rows) noexcept {
         order_.count = kept;
         report_.explored = true;
     }
+}
+
+double Scheduler::sum_q() const noexcept {
+    double sum = 0.0;
+    for (int32_t row = 1; row < tree_.rows; ++row) {
+        sum += order_.path_q[tree_.candidate[row]];
+    }
+    return sum;
 }
 
 const Tree & Scheduler::plan(const DraftBlock * block) noexcept {

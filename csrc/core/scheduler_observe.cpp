@@ -25,7 +25,11 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
             learned_.widths.record_draft(context, times.draft);
         }
         learned_.widths.record_verify(tree_.rows, context, times.verify);
-        learned_.widths.tick();
+        const double slower = learned_.widths.tick();
+        if (slower != 1.0) {
+            learned_.rate.rescale(slower);
+            learned_.gate.rescale(slower);
+        }
     }
     if (!outcome.last) {
         learn_acceptance(outcome);
@@ -103,7 +107,10 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
         kernels().log(likelihood, 2 * labels);
         for (int32_t i = 0; i < labels; ++i) {
             learned_.guard.add(-likelihood[2 * i], -likelihood[2 * i + 1]);
+            report_.fitted_loss -= likelihood[2 * i];
+            report_.head_loss -= likelihood[2 * i + 1];
         }
+        report_.labelled = labels;
         learned_.acceptance.learn(set_, features_, fitted_, {label, static_cast<size_t>(labels)});
     }
     if (config_.offset) {

@@ -72,7 +72,7 @@ void SuffixIndex::begin(int32_t capacity) {
     size_ = 0;
     capacity_ = capacity;
     contexts_ = 0;
-    matched_ = 0;
+    match_[0][0].position = match_[1][0].position = -1;
     matched_end_ = -1;
     std::fill(std::begin(right_), std::end(right_), 0.0);
     std::fill(std::begin(proposed_), std::end(proposed_), 0.0);
@@ -193,33 +193,34 @@ void SuffixIndex::score(const Proposal & proposal, int32_t token) noexcept {
 // propose() for the committed text, whose matches one token ago are known: each has grown by one or ended.
 Proposal SuffixIndex::propose_next(uint64_t hash, uint32_t home) noexcept {
     const int32_t * end = tokens_.data() + size_;
-    const int32_t known = matched_end_ == size_ - 1 ? matched_ : 0;
+    const Match * known = match_[matched_now_];
+    matched_now_ ^= 1;
+    Match * now = match_[matched_now_];
+    now[0].position = -1;
+    const Match none{-1, 0};
+    known = matched_end_ == size_ - 1 ? known : &none;
     matched_end_ = size_;
-    matched_ = 0;
     if (!seen(hash)) {
         return {};
     }
     if (size_ >= kCopyKey) {
-        Proposal best;
-        Match now[kCopyPositions];
+        int32_t longest = 0;
+        int32_t from = 0;
         int32_t compared = 0;
         int32_t steps = 0;
-        int32_t m = 0;
         for (int32_t at = head_[home]; at >= 0; at = previous_[static_cast<size_t>(at)]) {
-            while (m < known && match_[m].position >= at) { // both lists run from the latest to the earliest
-                ++m;
+            while (known->position >= at) { // both lists run from the latest to the earliest
+                ++known;
             }
             int32_t length;
-            if (m < known && match_[m].position == at - 1) {
-                length =
-                    tokens_[static_cast<size_t>(at) - 1] == end[-1] ? std::min(match_[m].length + 1, kCopyMost) : 0;
+            if (known->position == at - 1) {
+                length = tokens_[static_cast<size_t>(at) - 1] == end[-1] ? std::min(known->length + 1, kCopyMost) : 0;
             } else {
                 length = match_back(end, tokens_.data() + at, std::min({kCopyMost, size_, at}));
             }
             if (length >= kCopyKey) {
-                if (length > best.length) {
-                    best = {tokens_[static_cast<size_t>(at)], copy_slot(length), at, length};
-                }
+                from = length > longest ? at : from;
+                longest = std::max(longest, length);
                 now[compared] = {at, length};
                 if (++compared == kCopyPositions || length == kCopyMost) {
                     break;
@@ -229,10 +230,9 @@ Proposal SuffixIndex::propose_next(uint64_t hash, uint32_t home) noexcept {
                 break;
             }
         }
-        std::copy_n(now, compared, match_);
-        matched_ = compared;
-        if (best.slot >= 0) {
-            return best;
+        now[compared].position = -1;
+        if (longest > 0) {
+            return {tokens_[static_cast<size_t>(from)], copy_slot(longest), from, longest};
         }
     }
     const Followers * f = find(end, hash);

@@ -87,9 +87,9 @@ class SuffixIndex {
         int32_t position;
         int32_t length;
     };
-    Match match_[kCopyPositions];
-    int32_t matched_ = 0;      // entries of it
-    int32_t matched_end_ = -1; // tokens in the text when they were found
+    Match match_[2][kCopyPositions + 1]; // this context's and the last one's; behind the entries one of no position
+    int32_t matched_now_ = 0;            // which is this context's
+    int32_t matched_end_ = -1;           // tokens in the text when they were found
     int32_t size_ = 0;
     int32_t capacity_ = 0;
     int32_t contexts_ = 0;       // follower contexts in use

@@ -8,6 +8,11 @@
 
 namespace adaspark::core {
 
+namespace {
+constexpr float kGuessShare = 0.5F;  // of the last Q placed
+constexpr float kLeastGuess = 1e-30F;
+} // namespace
+
 void order_best_first(std::span<const Candidate> candidates, int32_t limit, Order & out) noexcept {
     assert(candidates.size() <= static_cast<size_t>(kMaxCandidates));
     const int32_t n = static_cast<int32_t>(candidates.size());
@@ -23,7 +28,10 @@ void order_by_path_q(int32_t n, int32_t limit, Order & out) noexcept {
     for (int32_t i = n; i % 8 != 0; ++i) {
         out.path_q[i] = 0.0F; // whole vectors
     }
-    out.count = kernels().rank_descending(out.path_q, n, std::clamp(limit, 0, n), out.index);
+    out.count = kernels().rank_descending(out.path_q, n, std::clamp(limit, 0, n), out.guess, out.index);
+    if (out.count > 0) { // the next round's candidates are of much the same kind
+        out.guess = std::max(kGuessShare * out.path_q[out.index[out.count - 1]], kLeastGuess);
+    }
 }
 
 namespace {

@@ -9,6 +9,8 @@ namespace adaspark::core {
 
 namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kFirstShare = 0.6;  // of its first time, which a width is taken to cost at least
+constexpr double kSecondShare = 0.9; // of the lower of its first two
 constexpr int32_t kLadder[] = {1, 2, 4, 8, 16, 32, 64};
 } // namespace
 
@@ -34,19 +36,40 @@ double Level::value() const noexcept {
     return std::clamp<double>(least, kLevelLow, kLevelHigh);
 }
 
+bool Level::drifted() const noexcept {
+    const auto [least, most] = std::minmax_element(std::begin(ratio), std::end(ratio));
+    return seen >= kLevelWindow && (*least > kDrift || *most < 1.0 / kDrift);
+}
+
+void Level::rescale(double factor) noexcept {
+    for (float & r : ratio) {
+        r = static_cast<float>(r / factor);
+    }
+}
+
+void Timed::rescale(double factor) noexcept {
+    level.rescale(clock_then); // as if the clock had stood at 1 when it ran last
+    clock_then = 1.0;
+    law.rescale(factor);
+    bank.rescale(factor);
+}
+
 double Timed::record(uint32_t context, const ContextBasis & basis, double time, double clock) noexcept {
     const double ratio = law.trained() ? time / law.price(basis) : 0.0;
-    if (ratio > 0.0) {
-        level.add(ratio);
-    }
     lowest = count % kLevelWindow == 0 ? time : std::min(lowest, time);
     count = count == UINT32_MAX ? 2 * kLevelWindow : count + 1;
     if (count == kMeasurements || count % kLevelWindow == 0) {
         anchor = lowest;
     }
-    // Laws and banks are kept at one speed of the machine: a drift the clock tells of is taken out of what they learn,
-    // or the laws that run would absorb it and leave the others behind. Small drifts are left to the laws.
-    const double learned = clock > kDrift || clock < 1.0 / kDrift ? time / clock : time;
+    // Laws and banks are kept at one speed of the machine: a drift that the clock tells of and this time bears out is
+    // taken out of what they learn, or the laws that run would absorb it and leave the others behind. Small drifts are
+    // left to the laws.
+    const double borne_out = ratio > 0.0 ? ratio : clock;
+    const bool drifted = (clock > kDrift && borne_out > kDrift) || (clock < 1.0 / kDrift && borne_out < 1.0 / kDrift);
+    const double learned = drifted ? time / clock : time;
+    if (ratio > 0.0 || drifted) {
+        level.add(borne_out);
+    }
     law.train(context, basis, learned);
     bank.add(context, learned);
     return ratio;
@@ -183,14 +206,26 @@ void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept
     }
 }
 
-int32_t WidthTable::unmeasured(int32_t max_rows) const noexcept {
-    const int32_t top = wanted_ != 0 ? top_[std::countr_zero(wanted_)] : 0;
-    return top <= max_rows ? top : 0;
+int32_t WidthTable::unmeasured(int32_t max_rows, int32_t min_rows) const noexcept {
+    for (uint32_t left = wanted_; left != 0; left &= left - 1) {
+        const int32_t top = top_[std::countr_zero(left)];
+        if (top >= min_rows) {
+            return top <= max_rows ? top : 0;
+        }
+    }
+    return 0;
 }
 
-double WidthTable::price_below(int32_t rows) const noexcept {
+double WidthTable::price_at_best(int32_t rows) const noexcept {
     const uint32_t below = measured_ & ((1U << bit_of(rows)) - 1U);
-    return below != 0 ? lanes_.price[std::bit_width(below) - 1] : 0.0;
+    const double narrower = below != 0 ? lanes_.price[std::bit_width(below) - 1] : 0.0;
+    const uint32_t position = bit_of(rows);
+    if (position >= static_cast<uint32_t>(count_)) {
+        return narrower;
+    }
+    const Timed & own = at(static_cast<int32_t>(position)).timed; // one slow round must not price a width out
+    const double share = own.count == 0 ? 0.0 : own.count == 1 ? kFirstShare : kSecondShare;
+    return std::max(narrower, share * own.lowest);
 }
 
 double WidthTable::price_at_least(int32_t rows) const noexcept {
@@ -236,10 +271,17 @@ void WidthTable::record_draft(uint32_t context, double time) noexcept {
     }
 }
 
-void WidthTable::tick() noexcept {
+double WidthTable::tick() noexcept {
+    double factor = 1.0;
     if (round_ratio_ > 0.0) {
         recent_.add(round_ratio_);
         clock_ = recent_.value();
+        // The clock says by how much the laws are off, the verify that ran says that it is not the drafter's law alone.
+        // Left alone, the laws of what runs would absorb the change in the end, and what does not run would look cheap.
+        if ((clock_ > kDrift || clock_ < 1.0 / kDrift) && recent_.drifted() && round_position_ >= 0 &&
+            storage_[order_[round_position_]].timed.level.drifted()) {
+            factor = clock_;
+        }
     }
     // What ran was measured on the machine of this round: it is stale from here on, not from the round before.
     if (round_drafted_) {
@@ -252,6 +294,20 @@ void WidthTable::tick() noexcept {
     round_ratio_ = 0.0;
     round_drafted_ = false;
     round_position_ = -1;
+    if (factor != 1.0) {
+        rescale(factor);
+    }
+    return factor;
+}
+
+void WidthTable::rescale(double factor) noexcept {
+    for (int32_t i = 0; i < count_; ++i) {
+        storage_[order_[i]].timed.rescale(factor);
+        sync(i);
+    }
+    draft_.rescale(factor);
+    recent_.rescale(factor);
+    clock_ = recent_.value();
 }
 
 void WidthTable::came_out_short(int32_t asked, int32_t built) noexcept {

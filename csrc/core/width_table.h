@@ -26,6 +26,9 @@ struct Level {
 
     void add(double r) noexcept;
     double value() const noexcept; // 1 with no ratios
+    // The window is full, and all of it is more than kDrift away from 1 on one side.
+    bool drifted() const noexcept;
+    void rescale(double factor) noexcept; // divides every ratio
 
     template <class A> void fields(A & a) { a(seen, ratio); }
 };
@@ -42,6 +45,8 @@ struct Timed {
 
     // Returns measured / law from before this sample trains the law, or 0 while there is no law.
     double record(uint32_t context, const ContextBasis & basis, double time, double clock) noexcept;
+    // The law becomes slower by the factor, and the clock that prices it faster: the price stays as it is.
+    void rescale(double factor) noexcept;
 
     template <class A> void fields(A & a) { a(count, lowest, anchor, clock_then, level, law, bank); }
 };
@@ -74,12 +79,13 @@ class WidthTable {
     // Widths above `max_rows` are left out. O(widths).
     void offer(uint32_t context, int32_t max_rows, Offer & out) noexcept;
 
-    // The narrowest width that still wants measuring, or 0.
-    int32_t unmeasured(int32_t max_rows) const noexcept;
+    // The narrowest width of at least `min_rows` that still wants measuring, or 0.
+    int32_t unmeasured(int32_t max_rows, int32_t min_rows = 1) const noexcept;
     // `rows` is a class top with kMeasurements samples.
     bool measured(int32_t rows) const noexcept { return (measured_ >> bit_of(rows) & 1U) != 0; }
-    // Price, from the last offer(), of the widest measured width below the class top `rows`; 0 where there is none.
-    double price_below(int32_t rows) const noexcept;
+    // What the class top `rows`, not measured yet, may cost at best: the price, from the last offer(), of the widest
+    // measured width below it (0 where there is none), and little less than the times it has had.
+    double price_at_best(int32_t rows) const noexcept;
 
     // Cheapest price of a measured width of at least `rows`, from the last offer(); infinite where there is none.
     double price_at_least(int32_t rows) const noexcept;
@@ -91,8 +97,9 @@ class WidthTable {
     // A verify of exactly `rows` rows took `time` microseconds. Dropped unless `rows` is a class top.
     void record_verify(int32_t rows, uint32_t context, double time) noexcept;
     void record_draft(uint32_t context, double time) noexcept;
-    // Once a round, after its records: the drift clock takes the ratio of whatever ran.
-    void tick() noexcept;
+    // Once a round, after its records: the drift clock takes the ratio of whatever ran. Returns the factor by which the
+    // laws were slowed down because the machine has changed speed for good, 1 in almost every round.
+    double tick() noexcept;
 
     // A measurement round asked for `asked` rows and its tree has `built` < asked: for the widest class that is its
     // reach; any other class is given up after kShortfalls.
@@ -121,6 +128,7 @@ class WidthTable {
   private:
     void sync(int32_t position) noexcept;
     void index_rows() noexcept;
+    void rescale(double factor) noexcept;
     // Position of a class top, or 31, which no class has.
     uint32_t bit_of(int32_t rows) const noexcept {
         return rows >= 1 && rows <= kMaxRows && position_[rows] >= 0 ? static_cast<uint32_t>(position_[rows]) : 31U;

@@ -96,7 +96,7 @@ void Drafter::make_room(int32_t rows) {
     }
     // Forget a quarter at once: every removal walks the whole cache.
     const int32_t forget = std::max(n_injected_ - n_first_ + rows - n_ctx_, n_ctx_ / 4);
-    n_first_ = std::min(n_injected_, n_first_ + (forget + 7) / 8 * 8); // caches of our own move groups of 8
+    n_first_ = std::min(n_injected_, n_first_ + (forget + 15) / 16 * 16); // caches of our own move groups of 16
     backend_->forget(n_first_);
 }
 

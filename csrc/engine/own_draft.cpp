@@ -68,7 +68,7 @@ class OwnDraft final : public DraftBackend {
 
     void drop(int32_t /*n_past*/) override {} // slots behind the last position are written anew
     void forget(int32_t first) override {
-        if (const int32_t count = first - first_; count % 8 == 0 && count < end_ - first_) {
+        if (const int32_t count = first - first_; count % kernels::kSlots == 0 && count < end_ - first_) {
             cache_->shift(count, end_ - first_);
         } // else all that was remembered is gone
         first_ = first;

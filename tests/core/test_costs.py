@@ -189,6 +189,58 @@ def test_a_slowdown_that_the_clock_s_own_law_has_learned_still_reprices_the_othe
         assert after[rows] / before[rows] == pytest.approx(1.5, rel=0.1)
 
 
+def prices(table: _core.WidthTable) -> dict[int, float]:
+    return dict(zip(*(x.tolist() for x in table.offer(1000)[:2]), strict=True))
+
+
+@pytest.mark.parametrize("factor", [1.5, 0.6, 3.0])
+def test_a_change_of_speed_for_good_moves_to_the_laws_and_leaves_the_prices_alone(factor):
+    table = _core.WidthTable(64)
+    for rows, t in {1: 18e3, 2: 20e3, 4: 22e3, 8: 25e3}.items():
+        steady(table, 20, rows, t, 8e3)
+    table.refit()
+    before = prices(table)
+    seen = []
+    for _ in range(40):
+        steady(table, 1, 4, 22e3 * factor, 8e3 * factor)
+        seen.append((table.clock, prices(table)))
+    for clock, after in seen[10:]:  # at once, and for good
+        assert clock == pytest.approx(1.0, abs=0.05)
+        for rows in (1, 2, 4, 8):
+            assert after[rows] / before[rows] == pytest.approx(factor, rel=0.06), (clock, rows)
+    table.refit()
+    steady(table, 3, 1, 18e3 * factor, 0)  # a width that has not run since is not stale either
+    assert prices(table)[1] / before[1] == pytest.approx(factor, rel=0.06)
+
+
+def test_a_drafter_alone_that_slows_does_not_move_the_laws():
+    table = _core.WidthTable(64)
+    for rows, t in {2: 20e3, 4: 22e3, 8: 25e3}.items():
+        steady(table, 20, rows, t, 8e3)
+    steady(table, 20, 4, 22e3, 12e3)
+    assert table.clock > 1.3
+    assert prices(table)[4] == pytest.approx(22e3, rel=0.03)
+
+
+def test_a_width_first_measured_on_a_slower_machine_costs_what_it_took():
+    table = _core.WidthTable(64)
+    steady(table, 20, 1, 10e3, 8e3)
+    for _ in range(8):  # the drafter alone says so: the laws stay, the clock moves
+        steady(table, 1, 1, 10e3, 12e3)
+    assert table.clock > 1.3
+    steady(table, 3, 4, 33e3, 12e3)
+    assert prices(table)[4] == pytest.approx(33e3, rel=0.02)
+
+
+def test_a_machine_that_slows_now_and_then_is_left_to_the_clock():
+    table = _core.WidthTable(64)
+    steady(table, 20, 1, 10e3, 0)
+    for _ in range(20):
+        steady(table, 7, 1, 15e3, 0)
+        steady(table, 1, 1, 10e3, 0)
+    assert prices(table)[1] == pytest.approx(10e3, rel=0.1)
+
+
 def test_a_level_forgets_a_burst_within_eight_runs():
     table = _core.WidthTable(64)
     steady(table, 12, 1, 10e3, 0)

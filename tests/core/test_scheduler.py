@@ -98,6 +98,14 @@ def test_a_wide_width_is_measured_only_if_it_could_win():
     assert max(len(r.tree["tokens"]) for r in flat) >= 32
 
 
+def test_a_width_whose_first_time_rules_it_out_is_not_measured_again():
+    rounds = cold_start(make_scheduler(), 2, verify_us=lambda n: 10_000.0 if n <= 4 else 80_000.0, draft_us=100.0)
+    asked = [r.report["asked_rows"] for r in rounds if r.report["reason"] == "measuring"]
+    assert (asked.count(2), asked.count(4)) == (3, 3)
+    assert asked.count(8) == 1
+    assert max(asked) == 8
+
+
 def test_without_gating_every_round_drafts():
     for r in serve(make_scheduler(gating=False), 5, 2, verify_us=lambda n: 10_000.0 * n):
         assert r.report["kind"] == "draft"

@@ -43,8 +43,10 @@ TEST(rank_descending_sorts_with_ties_to_the_lower_index) {
         want.resize(std::min<size_t>(want.size(), static_cast<size_t>(limit)));
         for (const Kernels * k : both) {
             int32_t index[336];
-            const int32_t count = k->rank_descending(key.data(), n, std::min(limit, n), index);
-            CHECK(std::equal(want.begin(), want.end(), index, index + count));
+            for (const float guess : {1e-30F, 1e-3F, 0.3F, 1.0F}) { // right, too low, too high: the same order
+                const int32_t count = k->rank_descending(key.data(), n, std::min(limit, n), guess, index);
+                CHECK(std::equal(want.begin(), want.end(), index, index + count));
+            }
         }
     }
 }

@@ -40,8 +40,9 @@ kernels::Activations Forward::Int8Rows::open(float * x, std::size_t width) {
     q.resize(kMaxRows * width);
     d.resize(kMaxRows * blocks);
     dsum.resize(kMaxRows * blocks);
-    sum8.resize(kMaxRows * blocks);
-    return {x, q.data(), d.data(), sum8.data(), dsum.data(), 0};
+    minus8.resize(kMaxRows * blocks);
+    minus8_half.resize(2 * kMaxRows * blocks);
+    return {x, q.data(), d.data(), dsum.data(), minus8.data(), minus8_half.data(), 0};
 }
 
 void Forward::set_rows(int32_t rows) {

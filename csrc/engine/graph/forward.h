@@ -49,7 +49,7 @@ class Forward {
         return h_.data() + static_cast<std::ptrdiff_t>(i) * spec_.n_embd;
     } // before the head
 
-    // out [rows][columns rounded up to 8] = matrix * in [rows][k]
+    // out [rows][columns rounded up to kColumns] = matrix * in [rows][k]
     void multiply(const Matrix & m, const float * in, int32_t rows, float * out);
     // norm every row of `x` [rows][n] in place
     void norm_rows(float * x, int32_t rows, int32_t n, const float * weight);
@@ -66,7 +66,7 @@ class Forward {
     struct Int8Rows {
         std::vector<int8_t> q;
         std::vector<float> d, dsum;
-        std::vector<int32_t> sum8;
+        std::vector<int32_t> minus8, minus8_half;
         kernels::Activations open(float * x, std::size_t width);
     };
     struct Share {
@@ -81,7 +81,7 @@ class Forward {
     void rotate_and_store(const BlockWeights & w, int32_t layer, int32_t thread, bool keys_only);
     void rotate(const float * x, const float * norm, int32_t row, float scale, float * out) const;
     void attend(int32_t layer, int32_t thread);
-    void attend_item(int32_t layer, int32_t head, int32_t chunk, int32_t row_begin, int32_t row_end, Scratch & s);
+    void attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_t row_end, Scratch & s);
     void feed_forward(const BlockWeights & w, int32_t thread);
     void gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo,
               const float * bias, bool add) const;

@@ -12,7 +12,8 @@ void KvCache::Free::operator()(uint8_t * p) const { std::free(p); }
 
 KvCache::KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots, bool half, const std::string & owner,
                  const char * flag)
-    : layers_(layers), heads_(heads), head_dim_(head_dim), slots_((slots + 7) / 8 * 8), half_(half),
+    : layers_(layers), heads_(heads), head_dim_(head_dim),
+      slots_((slots + kernels::kSlots - 1) / kernels::kSlots * kernels::kSlots), half_(half),
       value_bytes_(half ? 2 : 4),
       plane_bytes_(static_cast<std::size_t>(slots_) * static_cast<std::size_t>(head_dim) * value_bytes_) {
     const std::size_t bytes = plane(layers_, 0, 0);
@@ -31,7 +32,8 @@ KvCache::KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots,
 
 void KvCache::compact(int32_t first, std::span<const int32_t> from) {
     const auto dim = static_cast<std::size_t>(head_dim_);
-    const std::size_t group = dim * 8 * value_bytes_;
+    constexpr std::size_t kSlots = kernels::kSlots;
+    const std::size_t group = dim * kSlots * value_bytes_;
     for (std::size_t i = 0; i < from.size(); ++i) {
         const int32_t a = from[i];
         const int32_t b = first + static_cast<int32_t>(i);
@@ -41,12 +43,12 @@ void KvCache::compact(int32_t first, std::span<const int32_t> from) {
         for (int32_t layer = 0; layer < layers_; ++layer) {
             for (int32_t head = 0; head < heads_; ++head) {
                 auto * k = static_cast<uint8_t *>(keys(layer, head));
-                uint8_t * source =
-                    k + static_cast<std::size_t>(a / 8) * group + static_cast<std::size_t>(a % 8) * value_bytes_;
-                uint8_t * target =
-                    k + static_cast<std::size_t>(b / 8) * group + static_cast<std::size_t>(b % 8) * value_bytes_;
+                uint8_t * source = k + static_cast<std::size_t>(a) / kSlots * group +
+                                   static_cast<std::size_t>(a) % kSlots * value_bytes_;
+                uint8_t * target = k + static_cast<std::size_t>(b) / kSlots * group +
+                                   static_cast<std::size_t>(b) % kSlots * value_bytes_;
                 for (std::size_t d = 0; d < dim; ++d) {
-                    std::memcpy(target + d * 8 * value_bytes_, source + d * 8 * value_bytes_, value_bytes_);
+                    std::memcpy(target + d * kSlots * value_bytes_, source + d * kSlots * value_bytes_, value_bytes_);
                 }
                 auto * v = static_cast<uint8_t *>(values(layer, head));
                 std::memcpy(v + static_cast<std::size_t>(b) * dim * value_bytes_,
@@ -57,8 +59,9 @@ void KvCache::compact(int32_t first, std::span<const int32_t> from) {
 }
 
 void KvCache::shift(int32_t count, int32_t used) {
-    const std::size_t slot = static_cast<std::size_t>(head_dim_) * value_bytes_; // bytes; groups of 8 move whole
-    const std::size_t kept = static_cast<std::size_t>((used + 7) / 8 * 8 - count) * slot;
+    const std::size_t slot = static_cast<std::size_t>(head_dim_) * value_bytes_; // bytes; groups move whole
+    const std::size_t kept =
+        static_cast<std::size_t>((used + kernels::kSlots - 1) / kernels::kSlots * kernels::kSlots - count) * slot;
     for (int32_t layer = 0; layer < layers_; ++layer) {
         for (int32_t head = 0; head < heads_; ++head) {
             for (void * plane : {keys(layer, head), values(layer, head)}) {

@@ -20,12 +20,16 @@ class KvCache {
     bool half() const { return half_; }
     int32_t slots() const { return slots_; }
     void * keys(int32_t layer, int32_t head) const { return data_.get() + plane(layer, head, 0); }
+    const void * key_slot(int32_t layer, int32_t head, int32_t slot) const { // first of a group of slots
+        return data_.get() + plane(layer, head, 0) +
+               static_cast<std::size_t>(slot) * static_cast<std::size_t>(head_dim_) * value_bytes_;
+    }
     void * values(int32_t layer, int32_t head) const { return data_.get() + plane(layer, head, 1); }
 
     // Move the slots `from` (ascending) to `first`, `first` + 1, ...: what a verify leaves of its rows. from[i] >=
     // first + i.
     void compact(int32_t first, std::span<const int32_t> from);
-    // Forget the slots below `count`, a multiple of 8; `used` slots in all move down.
+    // Forget the slots below `count`, a multiple of kSlots; `used` slots in all move down.
     void shift(int32_t count, int32_t used);
 
   private:

@@ -1,6 +1,7 @@
 #include "engine/graph/spec.h"
 
 #include "engine/gguf_file.h"
+#include "kernels/kernels.h"
 
 #include <algorithm>
 #include <set>
@@ -96,10 +97,11 @@ class Reader {
             throw Unsupported("values of another width than keys");
         }
         const int32_t unit = executor_ == Executor::own ? 32 : 1;
-        if (out_.n_head % out_.n_head_kv != 0 || out_.head_dim % 8 != 0 || out_.head_dim > 512 ||
+        const int32_t head_unit = executor_ == Executor::own ? kernels::kSlots : 8;
+        if (out_.n_head % out_.n_head_kv != 0 || out_.head_dim % head_unit != 0 || out_.head_dim > 512 ||
             out_.n_embd % unit != 0 || out_.n_ff % unit != 0 || out_.q_width() % unit != 0 || out_.n_layer > 4096 ||
             !(out_.eps > 0.0F)) {
-            throw Unsupported("widths that are not multiples of 32 (heads: of 8)");
+            throw Unsupported("widths that are not multiples of 32 (heads: of 16)");
         }
     }
 
@@ -195,6 +197,11 @@ class Reader {
         case GGML_TYPE_Q8_0:
         case GGML_TYPE_Q4_0:
         case GGML_TYPE_Q4_1:
+        case GGML_TYPE_Q5_0:
+        case GGML_TYPE_Q5_1:
+        case GGML_TYPE_Q4_K:
+        case GGML_TYPE_Q5_K:
+        case GGML_TYPE_Q6_K:
             return out;
         default:
             throw Unsupported(std::string("format ") + ggml_type_name(static_cast<ggml_type>(out.type)) + " of '" +

@@ -34,6 +34,16 @@ kernels::Format format_of(int32_t type) {
         return kernels::Format::q4_0;
     case GGML_TYPE_Q4_1:
         return kernels::Format::q4_1;
+    case GGML_TYPE_Q5_0:
+        return kernels::Format::q5_0;
+    case GGML_TYPE_Q5_1:
+        return kernels::Format::q5_1;
+    case GGML_TYPE_Q4_K:
+        return kernels::Format::q4_k;
+    case GGML_TYPE_Q5_K:
+        return kernels::Format::q5_k;
+    case GGML_TYPE_Q6_K:
+        return kernels::Format::q6_k;
     default:
         return kernels::Format::f32;
     }
