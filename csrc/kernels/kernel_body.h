@@ -222,6 +222,27 @@ void silu_mul(const float * gate, const float * up, int32_t n, float * out) {
     }
 }
 
+void mix(const float * const * in, const float * weight, int32_t count, int32_t n, float * out) {
+    for (int32_t i = 0; i < n; i += kWide) {
+        FW acc = zero_wide();
+        for (int32_t j = 0; j < count; ++j) {
+            acc = fma(load_wide(in[j] + i), set1_wide(weight[j]), acc);
+        }
+        store(out + i, add(load_wide(out + i), acc));
+    }
+}
+
+void short_conv(const float * const * in, const float * weight, int64_t ldw, int32_t taps, const float * c, int32_t n,
+                float * out) {
+    for (int32_t i = 0; i < n; i += kWide) {
+        FW acc = zero_wide();
+        for (int32_t t = 0; t < taps; ++t) {
+            acc = fma(load_wide(in[t] + i), load_wide(weight + t * ldw + i), acc);
+        }
+        store(out + i, mul(load_wide(c + i), acc));
+    }
+}
+
 // ---- attention -----------------------------------------------------------------------------------------------------
 
 constexpr int32_t kScores = kTile + kChunk; // floats of scratch a query has: scores by slot, then by position
@@ -445,7 +466,7 @@ void store_key(const float * x, int32_t n, bool half, void * keys, int32_t slot)
 }
 
 constexpr Kernels table(const char * name) {
-    return {name, gemm, rms_norm, quantize, silu_mul, attend, merge, store_key, store_value};
+    return {name, gemm, rms_norm, quantize, silu_mul, mix, short_conv, attend, merge, store_key, store_value};
 }
 
 } // namespace adaspark::kernels::ADASPARK_SIMD

@@ -70,6 +70,11 @@ struct Kernels {
     void (*quantize)(const float * x, int32_t first, int32_t n, int32_t row, const Activations & a);
     // out = up * gate / (1 + exp(-gate)); n is a multiple of 16
     void (*silu_mul)(const float * gate, const float * up, int32_t n, float * out);
+    // out += the sum over j = 0 .. count - 1 of weight[j] * in[j], in that order; n is a multiple of 16
+    void (*mix)(const float * const * in, const float * weight, int32_t count, int32_t n, float * out);
+    // out = c * the sum over t = 0 .. taps - 1 of weight[t * ldw ...] * in[t], in that order; n is a multiple of 16
+    void (*short_conv)(const float * const * in, const float * weight, int64_t ldw, int32_t taps, const float * c,
+                       int32_t n, float * out);
     void (*attend)(const Attend &);
     // Weighted mean of `count` partial results `stride` floats apart, in order. Those with a sum of 0 are skipped.
     void (*merge)(const float * partials, int64_t stride, int32_t count, int32_t head_dim, float * out);
