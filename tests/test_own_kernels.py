@@ -196,8 +196,8 @@ def test_formats_equal_llama(models: ModelFiles, load_target: LoadTarget, kind: 
 
 
 def test_ggml_runs_formats_the_kernels_do_not_know(models: ModelFiles, load_target: LoadTarget) -> None:
-    path = retyped(models, Ggml.Q4_K)
-    assert "Q4_K" in load_target(path).kernels_reason.upper()
+    path = retyped(models, Ggml.TQ2_0)
+    assert "TQ2_0" in load_target(path).kernels_reason.upper()
     compare(load_target(path, kernels="ggml"), load_target(path, kernels="llama"), 0.25)
 
 
