@@ -447,7 +447,7 @@ def make_target(spec: TargetSpec) -> TinyTarget:
 # Seeds whose greedy texts are varied and leave no choice closer than 0.01 (test_session checks it).
 DENSE = TargetSpec("llama", seed=131)
 QWEN3 = TargetSpec("qwen3", seed=22, head_dim=32, n_head=2, n_head_kv=1)
-ROUTED = TargetSpec("qwen3moe", seed=183, n_expert=4, n_expert_used=2, n_ff=48)
+ROUTED = TargetSpec("qwen3moe", seed=193, n_expert=4, n_expert_used=2, n_ff=64)
 HYBRID = TargetSpec("lfm2", seed=104, n_layer=5, conv_layers=(0, 1, 3))
 HYBRID_ROUTED = TargetSpec(
     "lfm2moe", seed=104, n_layer=5, conv_layers=(0, 1, 3), n_expert=7, n_expert_used=3, n_ff=64, dense_lead=2
