@@ -268,10 +268,40 @@ def test_bits_of_formats(models: ModelFiles, kind: Ggml) -> None:
     check_bits(retyped(models, kind), N_VOCAB, 130, "f16")
 
 
-@both_executors
-def test_a_committed_branch_is_the_chain_it_stands_for(load_target: LoadTarget, kernels: str) -> None:
+Q8_CACHE = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+Q8_TARGETS = {"heads of 32": tm.QWEN3, "heads of 64": tm.WIDE, "hybrid": tm.WIDE_HYBRID}
+
+
+@pytest.mark.parametrize("spec", [tm.QWEN3, tm.WIDE], ids=["heads of 32", "heads of 64"])
+def test_q8_0_cache_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
+    """llama.cpp rounds the queries to 8 bits as well: that is the tolerance."""
+    own, llama = (load_target(spec, kernels=k, flash_attention="on", **Q8_CACHE) for k in ("own", "llama"))
+    compare(own, llama, 0.25)
+
+
+@pytest.mark.parametrize("spec", Q8_TARGETS.values(), ids=Q8_TARGETS.keys())
+def test_q8_0_cache_is_near_an_f32_cache_and_keeps_bits(
+    models: ModelFiles, load_target: LoadTarget, spec: tm.TargetSpec
+) -> None:
+    context = random_tokens(10, 300)
+    exact, coarse = (load_target(spec, kernels="own", **cache).prefill(context) for cache in ({}, Q8_CACHE))
+    difference = np.abs(exact - coarse).max()
+    assert 0 < difference < 0.1
+    check_bits(models.target_path(spec), N_VOCAB, 200, "q8_0")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "cache", "spec"),
+    [
+        ("own", "f32", tm.DENSE), ("own", "f16", tm.DENSE), ("own", "q8_0", tm.WIDE), ("own", "f16", tm.HYBRID_ROUTED),
+        ("ggml", "f16", tm.DENSE),
+    ],
+)  # fmt: skip
+def test_a_committed_branch_is_the_chain_it_stands_for(
+    load_target: LoadTarget, kernels: str, cache: str, spec: tm.TargetSpec
+) -> None:
     """On our kernels to the bit; ggml's products give a row alone other bits than in company."""
-    engine = load_target(tm.DENSE, kernels=kernels, cache_type_k="f16", cache_type_v="f16")
+    engine = load_target(spec, kernels=kernels, cache_type_k=cache, cache_type_v=cache)
     context = random_tokens(8, 125)
     tree = depth_first([40, 41, 42, 43, 44, 45, 46, 47], [-1, 0, 1, 2, 0, 4, 5, 6])
     engine.prefill(context)
@@ -347,9 +377,11 @@ def test_what_the_own_graph_cannot_run_goes_to_llama(
         load_target(other, kernels="own")
     with pytest.raises(ValueError, match="kernels"):
         load_target(tm.DENSE, kernels="fast")
-    coarse = load_target(tm.WIDE, cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on")
+    coarse = load_target(tm.WIDE, cache_type_k="q4_0", cache_type_v="q4_0", flash_attention="on")
     assert coarse.kernels == "llama"
     assert "cache types" in coarse.kernels_reason
+    with pytest.raises(ModelError, match="heads of 16"):
+        load_target(tm.DENSE, kernels="own", **Q8_CACHE)
     drafter = models.drafter(tm.DENSE, tm.DrafterSpec()).file
     odd = models.write(drafter.edit(set_tensors={"extra.weight": np.zeros((4, 4), np.float32)}))
     assert "extra.weight" in _engine.drafter_refusal(str(odd), _engine.TargetOptions())

@@ -12,6 +12,14 @@
 
 namespace adaspark {
 
+namespace {
+
+kernels::Cache cache_named(const std::string & name) {
+    return name == "f32" ? kernels::Cache::f32 : name == "f16" ? kernels::Cache::f16 : kernels::Cache::q8_0;
+}
+
+} // namespace
+
 OwnTarget::OwnTarget(const GgufFile & file, graph::ModelSpec spec, const TargetOptions & options,
                      const LoadProgress & progress)
     : spec_(std::move(spec)), description_(file.description()) {
@@ -25,7 +33,7 @@ OwnTarget::OwnTarget(const GgufFile & file, graph::ModelSpec spec, const TargetO
 
     // The cache first: whether it fits is known at once, reading weights takes a while.
     cache_ = std::make_unique<graph::KvCache>(spec_.n_attention, spec_.n_head_kv, spec_.head_dim, shape_.n_ctx,
-                                              options.cache_type_k == "f16", spec_.path, "-c");
+                                              cache_named(options.cache_type_k), spec_.path, "-c");
     if (spec_.n_conv > 0) {
         windows_ =
             std::make_unique<graph::ConvWindows>(spec_.n_conv, spec_.conv_taps, spec_.n_embd, shape_.n_ctx, spec_.path);
@@ -116,10 +124,14 @@ std::string own_target_refusal(const GgufFile & file, const TargetOptions & opti
         return "its layers are offloaded to a GPU (-ngl)";
     }
     const std::string & type = options.cache_type_k;
-    if (type != options.cache_type_v || (type != "f16" && type != "f32")) {
-        return "cache types " + type + " and " + options.cache_type_v + " (f16 or f32 for both)";
+    if (type != options.cache_type_v || (type != "f16" && type != "f32" && type != "q8_0")) {
+        return "cache types " + type + " and " + options.cache_type_v + " (f16, f32 or q8_0 for both)";
     }
-    return graph::read_spec(file, spec);
+    const std::string why = graph::read_spec(file, spec);
+    if (why.empty() && type == "q8_0" && spec.head_dim % kernels::kBlock != 0) {
+        return "cache type q8_0 with heads of " + std::to_string(spec.head_dim) + " (a multiple of 32)";
+    }
+    return why;
 }
 
 std::unique_ptr<TargetBackend> own_target(const GgufFile & file, const graph::ModelSpec & spec,

@@ -23,7 +23,7 @@ class OwnTarget final : public TargetBackend {
     llama_model * model() const override { return model_; }
     const graph::Weights & weights() const { return *weights_; } // a drafter may borrow embedding and head
     graph::Workers & workers() const { return *workers_; }
-    bool half_cache() const { return cache_->half(); }
+    kernels::Cache cache_type() const { return cache_->type(); }
 
     void prefill(std::span<const int32_t> tokens, int32_t n_past, bool last) override;
     std::span<float> last_logits() override { return forward_->logits(0); }

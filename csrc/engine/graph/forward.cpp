@@ -238,10 +238,10 @@ void Forward::rotate_and_store(const BlockWeights & w, int32_t thread, bool keys
             } else if (const int32_t head = item - queries; head < spec_.n_head_kv) {
                 float key[512];
                 rotate(row + spec_.q_width() + head * dim, w.k_norm, r, 1.0F, key);
-                kernels_.store_key(key, dim, cache_.half(), cache_.keys(w.state, head), slot);
+                kernels_.store_key(key, dim, cache_.type(), cache_.keys(w.state, head), slot);
             } else {
                 const int32_t at = head - spec_.n_head_kv;
-                kernels_.store_value(row + spec_.q_width() + spec_.kv_width() + at * dim, dim, cache_.half(),
+                kernels_.store_value(row + spec_.q_width() + spec_.kv_width() + at * dim, dim, cache_.type(),
                                      cache_.values(w.state, at), slot);
             }
         }

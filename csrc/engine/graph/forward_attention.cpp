@@ -46,7 +46,7 @@ void Forward::attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_
         return;
     }
     kernels::Attend t;
-    t.half = cache_.half();
+    t.cache = cache_.type();
     t.k = cache_.keys(layer, head);
     t.v = cache_.values(layer, head);
     t.head_dim = dim;
