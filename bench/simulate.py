@@ -146,7 +146,9 @@ def main() -> None:
         if law in results:
             values = results[law][f"{before} to {after}"] = after_a_switch(simulator, law, before, after)
             show(f"{law:11s} {before:>6s} to {after:6s} {interval(values):>24s}")
-    show("\na machine 50% slower from the 2,500th token of the run on, over the best pinned arm; from the third request on")
+    show(
+        "\na machine 50% slower from the 2,500th token of the run on, over the best pinned arm; from the third request on"
+    )
     for law in options.laws.split(","):
         values = results[law]["slowdown"] = after_a_slowdown(simulator, law, results[law]["best"])
         show(f"{law:11s} {interval(values):>24s}")
