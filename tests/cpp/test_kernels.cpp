@@ -243,6 +243,7 @@ TEST(x86_variants_give_the_same_bits) {
             k.block_features(logits, head, n, s->features);
             k.block_softmax(s->features, {weight, 0.1, -0.05, kTopK}, evidence, text, n, s->p, s->text_p);
             k.head_estimate(s->features, 1.3F, n, s->head);
+            std::fill_n(s->likelihood, kMaxBlock, 1.0); // whole vectors of positive numbers
             k.block_likelihood(s->p, kTopK, hit, n, s->likelihood);
             k.log(s->likelihood, n);
             k.block_gradients(s->features, s->p, hit, n, s->gradient);
