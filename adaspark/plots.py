@@ -99,7 +99,7 @@ def _costs(folder: Path, requests: Sequence[Recorded], schedulers: Sequence[_cor
             axes.plot(contexts, line, "-", color=color)
     if len(record):
         axes.set_ylim(0, float(np.quantile(record["verify_us"], 0.99)) / 1e3 * 1.1)
-        axes.legend()
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return save(figure, folder / "costs.png")
 
 
@@ -178,8 +178,12 @@ def plot_rates(path: Path, title: str, rows: Sequence[dict[str, Any]]) -> Path:
     """Bars with intervals: ``label``, ``value``, and where there are any ``low`` and ``high``."""
     figure, axes = new_figure(title, "", "")
     values = np.array([row["value"] for row in rows], dtype=np.float64)
-    low, high = (np.array([row.get(end, row["value"]) for row in rows], dtype=np.float64) for end in ("low", "high"))
-    axes.barh([str(row["label"]) for row in rows], values, xerr=np.stack([values - low, high - values]), capsize=3)
+    names = [str(row["label"]) for row in rows]
+    if all("low" in row for row in rows):
+        low, high = (np.array([row[end] for row in rows], dtype=np.float64) for end in ("low", "high"))
+        axes.barh(names, values, xerr=np.stack([values - low, high - values]), capsize=3)
+    else:
+        axes.barh(names, values)
     axes.invert_yaxis()
     path.parent.mkdir(parents=True, exist_ok=True)
     return save(figure, path)

@@ -22,12 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from kit.engine import add_load_options, load_engine, load_of, open_models, request_of, rows_of
-from kit.machine import exclusive
+from kit.engine import add_load_options, load_engine, load_of, open_models, request_of
 from kit.prompts import chat_tokens, read_prompts
-from kit.show import Bar, Lines, table
-from kit.stats import first_difference
+from kit.show import Bar, Lines
 from numpy.typing import NDArray
+
+from adaspark.benchmark.machine import exclusive
+from adaspark.benchmark.stats import first_difference
+from adaspark.cli.tables import table
+from adaspark.config import Arm
 
 if TYPE_CHECKING:
     from adaspark._engine import Session, Target
@@ -126,9 +129,9 @@ def _measure_noise(
         target.prefill(ids)
         at = 0
         while at < len(text):
-            right = int(rng.integers(0, min(rows_of(arm), len(text) - at, 8)))
+            right = int(rng.integers(0, min(Arm.parse(arm).rows, len(text) - at, 8)))
             tokens, parents, path = _round(
-                text[at : at + right + 1], rows_of(arm), arm.startswith("chain"), target, rng
+                text[at : at + right + 1], Arm.parse(arm).rows, arm.startswith("chain"), target, rng
             )
             logits = _verify(target, tokens, parents)[path]
             target.commit(path)

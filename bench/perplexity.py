@@ -17,9 +17,11 @@ from pathlib import Path
 
 import numpy as np
 from kit.engine import add_load_options, load_of, open_models
-from kit.machine import describe, exclusive
-from kit.show import Lines, note, table
-from kit.stats import spread
+from kit.show import Lines, note
+
+from adaspark.benchmark.machine import describe, exclusive
+from adaspark.benchmark.stats import spread
+from adaspark.cli.tables import table
 
 _ROWS = 64
 _PREFILL = 512  # tokens

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from kit.engine import Load, open_models
-from kit.show import note, table
+from kit.show import note
+
+from adaspark.cli.tables import table
 
 if TYPE_CHECKING:
     from adaspark._engine import Target

@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.engine import Load, open_models
-from kit.machine import describe, exclusive, wait_quiet
-from kit.show import Bar, Lines, note, table
-from kit.stats import Spread, spread
+from kit.show import Bar, Lines, note
+
+from adaspark.benchmark.machine import describe, exclusive, wait_quiet
+from adaspark.benchmark.stats import Spread, spread
+from adaspark.cli.tables import table
 
 if TYPE_CHECKING:
     from adaspark._engine import Drafter, Target

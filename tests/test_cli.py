@@ -17,7 +17,7 @@ from cli_tools import SMALL, Cli
 from conftest import ModelFiles
 
 from adaspark import Engine
-from adaspark.cli.flags import CHAT, DOCTOR, FLAGS, GENERATE, MODELS, REPLAY, STORE
+from adaspark.cli.flags import BENCH, CHAT, DOCTOR, FLAGS, GENERATE, MODELS, REPLAY, STORE
 
 SPEC, DRAFTER = tm.DENSE, tm.DrafterSpec()
 SECONDS = 60
@@ -312,7 +312,7 @@ def test_version_names_the_backends(cli: Cli) -> None:
 
 
 def test_flags_and_variables_are_unique() -> None:
-    for command in (GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY):
+    for command in (GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY, BENCH):
         names = [name for flag in FLAGS if command in flag.commands for name in flag.names]
         assert len(names) == len(set(names))
     variables = [flag.variable for flag in FLAGS if flag.variable]
@@ -320,7 +320,7 @@ def test_flags_and_variables_are_unique() -> None:
     assert "ADASPARK_CACHE" not in variables
 
 
-@pytest.mark.parametrize("command", [GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY])
+@pytest.mark.parametrize("command", [GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY, BENCH])
 def test_help_is_made_from_the_table(cli: Cli, command: str) -> None:
     run = cli(command, "--help")
     assert run.code == 0

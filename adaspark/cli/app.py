@@ -17,6 +17,7 @@ import click
 
 import adaspark
 from adaspark._native import _engine
+from adaspark.cli.bench import bench
 from adaspark.cli.chat import chat
 from adaspark.cli.doctor import doctor
 from adaspark.cli.generate import INTERRUPTED, generate
@@ -72,7 +73,7 @@ def app() -> None:
     """
 
 
-for _command in (generate, chat, doctor, models, store, replay):
+for _command in (generate, chat, doctor, models, store, replay, bench):
     app.add_command(_command)
 
 

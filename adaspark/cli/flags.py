@@ -20,10 +20,12 @@ DOCTOR: Final = "doctor"
 MODELS: Final = "models"
 STORE: Final = "store"
 REPLAY: Final = "replay"
+BENCH: Final = "bench"
 
 _RUN = frozenset({GENERATE, CHAT})
-_LOAD = frozenset({GENERATE, CHAT, DOCTOR})
-_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY})
+_ONE_ARM = frozenset({GENERATE, CHAT, DOCTOR})
+_LOAD = _ONE_ARM | {BENCH}
+_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY, BENCH})
 
 
 def _arm(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
@@ -105,11 +107,11 @@ FLAGS: Final = (
         ("--arm",),
         "adaspark (learns what pays), adaspark:N (N rows a round), plain, chain:N (N drafts a round), tree:N (N rows a "
         "round) or cost; adaspark may end in :no-text, :no-acceptance, :no-gating. Default: adaspark.",
-        _LOAD,
+        _ONE_ARM,
         check=_arm,
         metavar="ARM",
     ),
-    Flag("draft_max", ("--spec-draft-n-max",), "The same as --arm chain:N.", _LOAD, _COUNT, metavar="N"),
+    Flag("draft_max", ("--spec-draft-n-max",), "The same as --arm chain:N.", _ONE_ARM, _COUNT, metavar="N"),
     Flag(
         "store",
         ("--store",),
@@ -132,7 +134,40 @@ FLAGS: Final = (
     ),
     Flag("system", ("-sys", "--system-prompt"), "System message.", _RUN, metavar="TEXT"),
     Flag("system_file", ("-sysf", "--system-prompt-file"), "File with the system message.", _RUN, metavar="FILE"),
-    Flag("n_predict", ("-n", "--predict", "--n-predict"), "Tokens to write; -1 = until the context ends.", _RUN, int),
+    Flag(
+        "n_predict",
+        ("-n", "--predict", "--n-predict"),
+        "Tokens to write; -1 = until the context ends.",
+        _RUN | {BENCH},
+        int,
+    ),
+    Flag(
+        "conversations",
+        ("--conversations",),
+        "Conversations of each file, spread evenly over it. Default: all.",
+        frozenset({BENCH}),
+        click.IntRange(min=1),
+        env=False,
+        metavar="N",
+    ),
+    Flag(
+        "turns",
+        ("--turns",),
+        "Turns of each conversation. Default: 1.",
+        frozenset({BENCH}),
+        click.IntRange(min=1),
+        env=False,
+        metavar="N",
+    ),
+    Flag(
+        "order",
+        ("--order",),
+        "Seed of the order of conversations and arms. Default: 0.",
+        frozenset({BENCH}),
+        _COUNT,
+        env=False,
+        metavar="N",
+    ),
     Flag("n_ctx", ("-c", "--ctx-size"), "Context, tokens; 0 = the model's. Default: at most 4096.", _LOAD, _COUNT),
     Flag("n_ctx_draft", ("-cd", "--ctx-size-draft"), "Tokens the drafter remembers; 0 = the context.", _LOAD, _COUNT),
     Flag("n_batch", ("-b", "--batch-size"), "Prompt tokens read at once.", _LOAD, int),
@@ -195,7 +230,7 @@ FLAGS: Final = (
         "arms",
         ("--arms",),
         "Arms to compare, separated by commas; ratios are to the first.",
-        frozenset({REPLAY}),
+        frozenset({REPLAY, BENCH}),
         env=False,
         check=_arms,
         metavar="ARM,...",
@@ -212,7 +247,7 @@ FLAGS: Final = (
         "plot",
         ("--plot",),
         "Folder to write plots to (needs the extra 'bench').",
-        frozenset({REPLAY}),
+        frozenset({REPLAY, BENCH}),
         env=False,
         metavar="DIR",
     ),

@@ -30,7 +30,7 @@ def usage_errors() -> Iterator[None]:
 
 def arm_of(values: dict[str, Any]) -> str | None:
     """The arm asked for, None where the default is to be taken."""
-    arm, drafts = values["arm"], values["draft_max"]
+    arm, drafts = values.get("arm"), values.get("draft_max")
     if arm is not None and drafts is not None:
         msg = "--spec-draft-n-max N is --arm chain:N: give one of the two"
         raise click.UsageError(msg)

@@ -10,6 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import adaspark
+from adaspark.arms import set_arm
+from adaspark.config import Arm
+
 if TYPE_CHECKING:
     from adaspark._engine import Drafter, Request, Target
 
@@ -58,9 +62,7 @@ def load_of(args: argparse.Namespace) -> Load:
 def load_engine(path: str | None) -> ModuleType:
     """``adaspark._engine``, or another build of it that takes its place in this process."""
     name = "adaspark._engine"
-    if path is not None and name not in sys.modules:
-        import adaspark
-
+    if path is not None and sys.modules[name].__file__ != path:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             msg = f"{path} is not an extension module"
@@ -90,15 +92,8 @@ def open_models(load: Load) -> tuple[Target, Drafter | None]:
 
 
 def request_of(arm: str, n_predict: int) -> Request:
-    """A greedy request on an arm as the command line writes it: plain, chain:N, tree:N, adaspark."""
-    kind, _, n = arm.partition(":")
+    """A greedy request on an arm as the command line writes it."""
     request: Request = load_engine(None).Request()
-    request.arm, request.arm_n = kind, int(n or 0)
+    set_arm(request, Arm.parse(arm))
     request.n_predict = n_predict
     return request
-
-
-def rows_of(arm: str) -> int:
-    """Rows of an arm's verify."""
-    kind, _, n = arm.partition(":")
-    return {"plain": 1, "chain": int(n or 0) + 1, "tree": max(1, int(n or 0)), "adaspark": int(n or 64)}[kind]

@@ -27,10 +27,11 @@ class OwnDraft final : public DraftBackend {
         if (!why.empty()) {
             throw DrafterError(path + ": our own graph cannot run this drafter: " + why + ". Use --kernels llama");
         }
-        cache_ = std::make_unique<graph::KvCache>(spec_.n_layer, spec_.n_head_kv, spec_.head_dim, options.n_ctx,
-                                                  target_.half_cache(), path, "-cd");
+        cache_ = std::make_unique<graph::KvCache>(
+            spec_.n_layer, spec_.n_head_kv, spec_.head_dim, options.n_ctx,
+            target_.cache_type() == kernels::Cache::f32 ? kernels::Cache::f32 : kernels::Cache::f16, path, "-cd");
         weights_ = std::make_unique<graph::Weights>(spec_, progress);
-        forward_ = std::make_unique<graph::Forward>(spec_, *weights_, target_.workers(), *cache_);
+        forward_ = std::make_unique<graph::Forward>(spec_, *weights_, target_.workers(), *cache_, nullptr);
         std::vector<int32_t> d2t;
         if (spec_.draft.d2t) {
             for (const int64_t id : file.tensor_integers("d2t")) {
