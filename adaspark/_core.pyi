@@ -24,6 +24,9 @@ class TreeRows(TypedDict):
     ranks: _Int
     ancestors: NDArray[np.uint64]
 
+def block_candidates(tokens: _Int, logits: _Float, confidence: _Float) -> tuple[_Int, _Float]:
+    """Parents and head-based q of a block's candidates. tokens, logits (B * K,), by position; confidence (B,)."""
+
 def order_best_first(parents: _Int, q: _Float, limit: int) -> tuple[_Int, _Float]:
     """Candidate indices by decreasing Q (at most ``limit``), and Q of every candidate."""
 
@@ -180,8 +183,13 @@ class Scheduler:
         self, path: _Int, next_token: int, draft_us: float, verify_us: float, commit_us: float, last: bool
     ) -> None: ...
     def end_request(self) -> None: ...
+    @staticmethod
+    def state_version() -> int: ...  # of the bytes below
     def save(self) -> bytes: ...
     def load(self, bytes: bytes) -> bool: ...
+    @property
+    def sum_q(self) -> float:
+        """S of the last plan's tree: accepted drafts expected of it."""
     @property
     def report(self) -> dict[str, Any]: ...
     @property
@@ -190,6 +198,9 @@ class Scheduler:
     def acceptance(self) -> dict[str, Any]: ...
     @property
     def widths(self) -> list[dict[str, Any]]: ...
+    def prices_at(self, context: int) -> dict[str, Any]:
+        """The cost model at a context, tokens: ``rows`` of each class top, ``us`` (None: not measured), ``samples``,
+        ``draft_us`` (None: unknown), ``commit_us`` (without, with the drafter)."""
     @property
     def incumbent(self) -> int: ...
     @property

@@ -66,8 +66,11 @@ def read_gguf(path: str) -> GgufSummary:
 def quantize(source: str, destination: str, file_type: str, token_embedding_type: str | None, n_threads: int) -> None:
     """Requantise a GGUF with llama.cpp's quantiser. ``file_type``: "Q4_0", "Q8_0", ...; writes ``destination`` whole or not at all."""
 
-def own_drafter_refusal(path: str) -> str:
-    """Why the own graph cannot run this drafter, "" when it can. ModelError on a file that is no GGUF."""
+def drafter_refusal(path: str, options: TargetOptions) -> str:
+    """Why the kernels a target is first tried on cannot run this drafter, "" when they can.
+
+    ModelError on a file that is no GGUF.
+    """
 
 @final
 class TargetOptions:
@@ -84,7 +87,9 @@ class TargetOptions:
     cache_type_v: str
     use_mmap: bool
     max_rows: int  # widest verify, rows (1..64)
-    kernels: str  # "auto" | "own" | "llama": what runs the forwards; "auto" = "own" where it knows model and options
+    # "auto" | "own" | "ggml" | "llama": what runs the forwards; "auto" = "own", on a GPU "ggml", where they know model and
+    # options
+    kernels: str
 
 @final
 class Target:
@@ -113,7 +118,7 @@ class Target:
     @property
     def max_rows(self) -> int: ...
     @property
-    def kernels(self) -> str: ...  # what runs: "own/<instruction set>" or "llama"
+    def kernels(self) -> str: ...  # what runs: "own/<instruction set>", "ggml/<device>" or "llama"
     @property
     def kernels_reason(self) -> str: ...  # why "auto" took llama.cpp; "" where it did not
     @property
@@ -159,11 +164,13 @@ class Target:
         tokens: Sequence[int] | NDArray[np.int32],
         parents: Sequence[int] | NDArray[np.int32],
         logits: bool = False,
+        picks: bool = True,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
         """One forward over a tree of rows laid out depth-first.
 
-        ``tokens`` (n,), ``parents`` (n,): parents[0] == -1 (the anchor), parents[i] < i. Returns each row's argmax (n,)
-        and, when asked, its logits (n, n_vocab). Must be followed by ``commit``. ValueError on a malformed tree.
+        ``tokens`` (n,), ``parents`` (n,): parents[0] == -1 (the anchor), parents[i] < i. Returns each row's argmax (n,),
+        empty when not asked for, and, when asked, its logits (n, n_vocab). Must be followed by ``commit``. ValueError on
+        a malformed tree.
         """
     def commit(self, path: Sequence[int] | NDArray[np.int32]) -> None:
         """Keep the rows of ``path`` (row indices from the anchor 0 down one branch), drop the rest."""
@@ -234,6 +241,10 @@ class Request:
     ignore_eos: bool
     arm: str  # "plain" | "chain" | "tree" | "adaspark"
     arm_n: int  # drafts of a chain, rows of a tree (anchor included), pinned rows of adaspark (0 = learned)
+    text: bool  # the arm adaspark: candidates from the request's own text ...
+    acceptance: bool  # ... the fitted acceptance model ...
+    gating: bool  # ... rounds without the drafter; each can be switched off alone
+    draft_only: bool  # the arm plain: the drafter runs in every round, for a full trace; nothing of it is verified
 
 @type_check_only
 class RoundReport(TypedDict):
@@ -248,6 +259,17 @@ class RoundReport(TypedDict):
     commit_us: float
 
 @type_check_only
+class DepthCounts(TypedDict):
+    drafted_by_depth: list[int]  # depth 1 first
+    accepted_by_depth: list[int]
+
+@type_check_only
+class SourceCounts(TypedDict):
+    drafter: DepthCounts  # drafts that the drafter alone proposed ...
+    text: DepthCounts  # ... the request's own text alone ...
+    agreed: DepthCounts  # ... or both, the same token
+
+@type_check_only
 class Statistics(TypedDict):
     arm: str
     prompt_tokens: int
@@ -259,13 +281,18 @@ class Statistics(TypedDict):
     accepted: int
     drafted_by_depth: list[int]  # depth 1 first
     accepted_by_depth: list[int]
+    sources: SourceCounts
     width_rounds: dict[int, int]  # verified rows -> rounds
     rounds_plain: int  # the arm adaspark: its rounds by kind ...
     rounds_text: int
     rounds_draft: int
-    text_drafted: int  # ... candidates proposed by the request's own text alone ...
-    text_accepted: int
-    agreed_accepted: int  # ... and accepted ones that text and drafter proposed
+    expected_accepted: float  # ... S of the verified trees: drafts expected to be accepted, the last round left out ...
+    realised_accepted: int  # ... drafts accepted in those rounds ...
+    fitted_loss: float  # ... log loss of the fitted acceptance model over the labelled parents, nats ...
+    head_loss: float  # ... of the head-based estimate, on the same labels ...
+    labelled: int  # ... how many ...
+    priced_rounds: int  # ... rounds but the first whose width was priced and filled ...
+    price_error: float | None  # ... and their median |price / time - 1| of the verify
     prefill_us: float
     draft_us: float
     plan_us: float
@@ -311,6 +338,15 @@ class Session:
         """One line each: a chain cut short for a recurrent target, a drafter whose proposals are never accepted."""
     @property
     def statistics(self) -> Statistics: ...
+    def set_trace(self, on: bool) -> None:
+        """Record the rounds of the requests that follow."""
+    def trace(self) -> bytes:
+        """The records of the request's rounds so far (docs/traces.md)."""
+    def learned(self, request: Request) -> bytes | None:
+        """What the arm of such a request has learned, as versioned bytes; None when it has not run in this session."""
+    def restore(self, request: Request, state: bytes) -> bool:
+        """Take up where ``state`` left off, bit for bit. False, with nothing changed, when it is damaged, of another version
+        or of another drafter's shape."""
     def set_proposer(self, proposer: _Proposer | None) -> None:
         """Test hook: ``proposer(committed ids)`` returns the candidate tokens and parents (-1 = the anchor) of each
         round's tree in place of the drafter's."""

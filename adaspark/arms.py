@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from adaspark.config import DEFAULT_ARM, Arm
 
 if TYPE_CHECKING:
-    from adaspark._engine import Drafter, Target
+    from adaspark._engine import Drafter, Request, Target
 
 log = logging.getLogger("adaspark")
 
@@ -27,6 +27,12 @@ class ArmPlan:
     @property
     def active(self) -> bool:
         return self.arm.kind != "plain"
+
+
+def set_arm(request: Request, arm: Arm) -> None:
+    """Make a request run on an arm."""
+    request.arm, request.arm_n = arm.kind, arm.n
+    request.text, request.acceptance, request.gating = arm.text, arm.acceptance, arm.gating
 
 
 class ArmResolver:
@@ -55,7 +61,7 @@ class ArmResolver:
     def _plan(self, asked: Arm) -> ArmPlan:
         if asked.kind == "plain":
             return ArmPlan(asked, "the arm is plain")
-        if self._drafter is None and asked.kind != "adaspark":
+        if self._drafter is None and not asked.text_alone:
             msg = f"arm {asked} needs a drafter: give one, or take the arm adaspark or plain"
             raise ValueError(msg)
         n_draft = 0 if self._drafter is None else self._drafter.n_draft

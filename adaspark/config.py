@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypedDict
 
 log = logging.getLogger("adaspark")
@@ -25,11 +25,14 @@ MAX_ROWS: Final = 64
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 FLASH_ATTENTION: Final = ("auto", "on", "off")
-KERNELS: Final = ("auto", "own", "llama")
+KERNELS: Final = ("auto", "own", "ggml", "llama")
 
 ArmKind = Literal["plain", "chain", "tree", "adaspark"]
 
-_ARM = re.compile(r"(plain)|(adaspark)|(chain|tree|adaspark):(\d{1,9})")
+MECHANISMS: Final = ("text", "acceptance", "gating")
+"""What the arm ``adaspark`` can do without, each alone: ``adaspark:no-text`` and so on."""
+
+_ARM = re.compile(r"plain|cost|(?:chain|tree):(\d{1,9})|adaspark(?::(\d{1,9}))?((?::no-(?:text|acceptance|gating))*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,16 @@ class Arm:
     """How a request is decoded.
 
     ``plain``; ``chain:N`` (N drafts) and ``tree:N`` (N rows, the anchor included), ordered by the drafter's own
-    estimates; ``adaspark`` learns the kind and the width of every round; ``adaspark:N`` learns, at a pinned width.
+    estimates; ``adaspark`` learns the kind and the width of every round; ``adaspark:N`` learns, at a pinned width of N
+    rows. ``:no-text`` (candidates from the request's own text), ``:no-acceptance`` (the fitted acceptance model) and
+    ``:no-gating`` (rounds without the drafter) switch one mechanism off. ``cost`` is ``adaspark:no-text:no-acceptance``.
     """
 
     kind: ArmKind = "plain"
     n: int = 0
+    text: bool = True
+    acceptance: bool = True
+    gating: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Arm:
@@ -49,24 +57,38 @@ class Arm:
         match = _ARM.fullmatch(text.strip().lower())
         if match is None:
             msg = (
-                f"unknown arm {text!r}: give adaspark, plain, chain:N (N drafts) or tree:N (N rows, at most {MAX_ROWS})"
+                f"unknown arm {text!r}: give adaspark, adaspark:N (N rows), plain, chain:N (N drafts), tree:N (N rows, at "
+                f"most {MAX_ROWS}) or cost; adaspark may end in :no-text, :no-acceptance, :no-gating"
             )
             raise ValueError(msg)
-        if match[1]:
-            return cls()
-        if match[2]:
-            return cls("adaspark")
-        n = int(match[4])
-        if match[3] == "chain":
+        kind = match[0].partition(":")[0]
+        n = int(match[1] or match[2] or 0)
+        if kind == "chain":
             return cls("chain", n) if n > 0 else cls()
         if n > MAX_ROWS:
             msg = f"arm {text!r} asks for {n} rows: a verify takes at most {MAX_ROWS}"
             raise ValueError(msg)
-        kind: ArmKind = "tree" if match[3] == "tree" else "adaspark"
-        return cls(kind, n) if n > 1 else cls()
+        if kind == "cost":
+            return cls("adaspark", text=False, acceptance=False)
+        if kind == "tree":
+            return cls("tree", n) if n > 1 else cls()
+        if kind == "plain" or (match[2] is not None and n < 2):
+            return cls()
+        off = match[3].split(":no-")
+        return cls(
+            "adaspark", n, text="text" not in off, acceptance="acceptance" not in off, gating="gating" not in off
+        )
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.n}" if self.n > 0 else self.kind
+        off = [name for name in MECHANISMS if not getattr(self, name)]
+        if self.n == 0 and off == ["text", "acceptance"]:
+            return "cost"
+        return self.kind + (f":{self.n}" if self.n > 0 else "") + "".join(f":no-{name}" for name in off)
+
+    @property
+    def text_alone(self) -> bool:
+        """Whether it has something to propose without a drafter."""
+        return self.kind == "adaspark" and self.text
 
     @property
     def rows(self) -> int:
@@ -78,7 +100,7 @@ class Arm:
         limit = min(n_draft, max_rows - 1) if self.kind == "chain" else max_rows
         if self.kind == "plain" or self.n <= limit:
             return self
-        fitted = Arm(self.kind, limit) if limit > 0 else Arm()
+        fitted = replace(self, n=limit) if limit > 0 else Arm()
         log.warning("arm %s is more than the drafter and the verify take; running %s", self, fitted)
         return fitted
 
@@ -146,6 +168,7 @@ class RequestParams(TypedDict, total=False):
     stop: str | Sequence[str]
     ignore_eos: bool
     arm: str | None
+    full_trace: bool
 
 
 class GenerateParams(RequestParams, total=False):
@@ -168,6 +191,7 @@ class GenerateOptions:
     stop: str | Sequence[str] = ()  # strings that end the reply; never part of it
     ignore_eos: bool = False
     arm: str | None = None  # None = the engine's
+    full_trace: bool = False  # decode plainly and have the drafter propose at every position, for the trace
     raw: bool = False  # no chat template: the text is the prompt, control tokens written in it count
     system: str | None = None  # system message of a text prompt
 
@@ -184,8 +208,9 @@ class GenerateOptions:
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value <= high):
                 raise ValueError(f"{name} is {value}: give a number of at least 0" + (" and at most 1" * (high == 1)))
-        if self.arm is not None:
-            Arm.parse(self.arm)
+        if self.arm is not None and Arm.parse(self.arm).kind != "plain" and self.full_trace:
+            msg = f"a full trace is made by plain decoding, not by the arm {self.arm}"
+            raise ValueError(msg)
         if self.raw and self.system is not None:
             msg = "a raw prompt has no system message: write it into the prompt, or drop raw"
             raise ValueError(msg)

@@ -7,21 +7,27 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import adaspark
 from adaspark._native import _engine
-from adaspark.arms import ArmPlan, ArmResolver
+from adaspark.arms import ArmPlan, ArmResolver, set_arm
 from adaspark.chat import Chat
 from adaspark.config import DEFAULT_CONTEXT, EngineOptions, GenerateOptions
 from adaspark.devices import warn_about_gpu
 from adaspark.errors import BackendError
 from adaspark.generation import Generation, build_result
+from adaspark.identity import Identity, identity_of
 from adaspark.logs import capture_llama_log
+from adaspark.memory import Memory, store_path
 from adaspark.models import ModelPair, resolve
 from adaspark.progress import NoProgress, Progress
+from adaspark.store import Work
 from adaspark.templates import ChatTemplate, Message, raw_prompt
+from adaspark.trace import TraceWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -38,6 +44,8 @@ class Engine:
 
     ``model`` is a GGUF file; None is the default pair, fetched on first use. ``drafter`` is a DSpark GGUF; "auto" finds
     the default target's own, None is no drafter. ``arm`` is "adaspark" (the default), "plain", "chain:N" or "tree:N".
+    ``store`` is the file that keeps what the scheduler learns: "auto" is one in the user's cache folder, None is no file.
+    ``trace`` is a file that every request's rounds are appended to (:mod:`adaspark.trace`).
     The other keywords are the fields of :class:`adaspark.config.EngineOptions`.
 
     Raises ModelError, DrafterError, OutOfMemoryError, or ValueError for a wrong option. Not thread-safe; one request at
@@ -51,6 +59,8 @@ class Engine:
         *,
         arm: str | None = None,
         chat_template: str | None = None,
+        store: str | os.PathLike[str] | None = "auto",
+        trace: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         **options: Unpack[EngineParams],
     ) -> None:
@@ -59,8 +69,11 @@ class Engine:
         self._session: Session | None = None
         self._current: Generation | None = None
         self._told: set[str] = set()  # warnings, each given once
+        self._memory = Memory(store_path(store), lambda: self.identity)
+        self._tracer: TraceWriter | None = None
         self._progress = progress or NoProgress()
         self.options = EngineOptions(**options)
+        self._target_options, self._draft_options = _engine.TargetOptions(), _engine.DrafterOptions()
         self.files = model if isinstance(model, ModelPair) else resolve(model, drafter, progress=self._progress)
         capture_llama_log()
         warn_about_gpu(self.options.n_gpu_layers)
@@ -69,6 +82,7 @@ class Engine:
             self._load()
             self._arms = ArmResolver(self.target, self._drafter, arm)
             self._template = ChatTemplate(chat_template or self.target.chat_template, self.target)
+            self._tracer = None if trace is None else TraceWriter(Path(trace), self.target, self.identity)
         except BaseException:
             self.close()
             raise
@@ -112,18 +126,25 @@ class Engine:
             self._current.close()
             self._current = None
         tokens, stops = self._tokens(prompt, options)
-        plan = self._arms.resolve(options.arm)
+        plan = self._arms.resolve("plain" if options.full_trace else options.arm)
+        if options.full_trace and (self._tracer is None or self._drafter is None):
+            msg = "a full trace needs a trace file and a drafter"
+            raise ValueError(msg)
         request = _request(options, stops)
-        request.arm, request.arm_n = plan.arm.kind, plan.arm.n
+        set_arm(request, plan.arm)
+        request.draft_only = options.full_trace
         session = self._session
         if session is None:
             session = self._session = _engine.Session(target, self._drafter)
+            session.set_trace(self._tracer is not None)
+        self._memory.before(session, request, str(plan.arm))
+        if self._tracer is not None:
+            self._tracer.before(session, request, tokens)
         try:
             session.begin(tokens, request, self._on_prefill)
         finally:
             self._progress.clear()
-        seed = request.seed if options.temperature > 0 else None
-        self._current = Generation(session, partial(self._finish, plan, seed))
+        self._current = Generation(session, partial(self._finish, plan, request))
         return self._current
 
     def chat(self, system: str | None = None, **params: Unpack[RequestParams]) -> Chat:
@@ -139,6 +160,7 @@ class Engine:
         if self._current is not None:
             self._current.detach()
         self._current = None
+        self._memory.close()
         # The session and the drafter hold on to the target, so they go first.
         self._session = None
         if self._drafter is not None:
@@ -158,7 +180,7 @@ class Engine:
 
     def _load(self) -> None:
         path = str(self.files.target)
-        options = _engine.TargetOptions()
+        options = self._target_options
         names = ("n_batch", "n_threads", "n_threads_batch", "n_gpu_layers", "flash_attention", "cache_type_k")
         for name in (*names, "cache_type_v", "use_mmap", "max_rows", "kernels"):
             _assign(options, name, getattr(self.options, name))
@@ -166,7 +188,7 @@ class Engine:
         if (
             self.files.drafter is not None
             and options.kernels == "auto"
-            and (refusal := _engine.own_drafter_refusal(str(self.files.drafter)))
+            and (refusal := _engine.drafter_refusal(str(self.files.drafter), options))
         ):
             # Target and drafter run on the same kernels.
             log.info("the drafter needs llama.cpp's kernels: %s", refusal)
@@ -174,7 +196,7 @@ class Engine:
         self._target = _engine.Target(path, options, partial(self._on_load, "Loading the model"))
         if self.files.drafter is None:
             return
-        draft_options = _engine.DrafterOptions()
+        draft_options = self._draft_options
         for name in ("n_ctx", "n_threads", "n_gpu_layers"):
             _assign(draft_options, name, getattr(self.options, f"{name}_draft"))
         self._drafter = _engine.Drafter(
@@ -197,7 +219,11 @@ class Engine:
         system = [] if options.system is None else [{"role": "system", "content": options.system}]
         return self._template.prompt([*system, *prompt]), self._template.stop
 
-    def _finish(self, plan: ArmPlan, seed: int | None, text: str, session: Session) -> Result:
+    def _finish(self, plan: ArmPlan, request: Request, text: str, session: Session) -> Result:
+        statistics = session.statistics
+        if self._tracer is not None:
+            self._tracer.after(session, request, str(plan.arm))
+        self._memory.after(session, request, str(plan.arm), Work(statistics["rounds"], statistics["completion_tokens"]))
         for warning in session.warnings:
             if warning not in self._told:
                 self._told.add(warning)
@@ -209,11 +235,16 @@ class Engine:
             drafter=None if self.files.drafter is None else str(self.files.drafter),
             kernels=self.target.kernels,
             arm=str(plan.arm),
-            seed=seed,
+            seed=request.seed if request.temperature > 0 else None,
             load_ms=self.load_ms,
             active=plan.active,
             reason=plan.reason,
         )
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What a learned state of this engine belongs to."""
+        return identity_of(self.target, self._drafter, self._target_options, self._draft_options, adaspark.__version__)
 
     def _on_load(self, label: str, share: float) -> bool:
         return self._progress.show(label, share, 1.0, "share")

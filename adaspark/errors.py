@@ -40,6 +40,14 @@ except ImportError:
             """The engine failed in the middle of work, or is not there at all."""
 
 
+class StoreError(AdaSparkError):
+    """What was learned cannot be kept, or not be read back."""
+
+
+class TraceError(AdaSparkError):
+    """A trace that cannot be read or replayed."""
+
+
 class WrongRoleError(ModelError):
     """A drafter given in the target's place."""
 
@@ -51,5 +59,7 @@ __all__ = [
     "DrafterError",
     "ModelError",
     "OutOfMemoryError",
+    "StoreError",
+    "TraceError",
     "WrongRoleError",
 ]

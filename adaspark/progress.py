@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-Unit = Literal["bytes", "tokens", "share"]
+Unit = Literal["bytes", "tokens", "share", "count"]
 
 # A bar for a step that is over in a blink would only flicker.
 _DELAY_S = 0.4
@@ -72,6 +72,7 @@ class TerminalProgress:
             "bytes": progress.DownloadColumn(),
             "tokens": progress.TextColumn("{task.completed:.0f} tokens"),
             "share": progress.TextColumn(""),
+            "count": progress.MofNCompleteColumn(),
         }[unit]
         bars = progress.Progress(
             progress.TextColumn("{task.description}"),

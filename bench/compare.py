@@ -21,10 +21,12 @@ from typing import Any
 
 from kit.arms import Arm, OurArm, ServerArm
 from kit.engine import add_load_options, load_of
-from kit.machine import QUIET, describe, exclusive, wait_quiet
 from kit.prompts import read_prompts
-from kit.show import Bar, Lines, note, table
-from kit.stats import first_difference, geometric_mean, loop_period, spread
+from kit.show import Bar, Lines, note
+
+from adaspark.benchmark.machine import QUIET, describe, exclusive, wait_quiet
+from adaspark.benchmark.stats import first_difference, geometric_mean, loop_period, spread
+from adaspark.cli.tables import table
 
 SHORTEST = 16  # tokens after the first; a shorter reply measures little but the first round
 Reply = dict[str, Any]

@@ -3,8 +3,10 @@
 On quantised models llama.cpp's kernels give a row slightly different logits when it runs beside other rows, so greedy
 texts may part where two tokens are as good as equal. This program shows that they part nowhere else:
 
-1. Noise e: over some hundred positions of plain replies, the largest difference between a position's logits computed
-   one row at a time and in verifies of n rows, the cache written the same way. n are the widths of the arms.
+1. Noise e of an arm: over the first replies, and over those that part up to where they do, the largest difference
+   between a position's logits computed one row at a time and in rounds like the arm's: verifies of its width and shape
+   (chain or tree) in which a random number of rows is right and the rest is dropped, so that the cache is filled, and
+   left with holes, as in use.
 2. Where an arm's reply first differs from plain's, plain's own logits there (one row at a time) must hold the two
    tokens less than 2 e apart: each of them may be off by e.
 
@@ -20,12 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from kit.engine import add_load_options, load_engine, load_of, open_models, request_of, rows_of
-from kit.machine import exclusive
+from kit.engine import add_load_options, load_engine, load_of, open_models, request_of
 from kit.prompts import chat_tokens, read_prompts
-from kit.show import Bar, Lines, table
-from kit.stats import first_difference
+from kit.show import Bar, Lines
 from numpy.typing import NDArray
+
+from adaspark.benchmark.machine import exclusive
+from adaspark.benchmark.stats import first_difference
+from adaspark.cli.tables import table
+from adaspark.config import Arm
 
 if TYPE_CHECKING:
     from adaspark._engine import Session, Target
@@ -52,32 +57,35 @@ def main() -> int:
     lines = Lines(args.out)
     found: dict[str, list[Difference]] = {arm: [] for arm in args.arms}
     tokens_compared = 0
-    noise: dict[int, float] = dict.fromkeys(sorted({rows_of(arm) for arm in args.arms} - {1}), 0.0)
-    left = args.noise_positions
+    noise: dict[str, float] = dict.fromkeys(args.arms, 0.0)
+    rng = np.random.default_rng(0)
+    left, positions = args.noise_positions, 0
     with Bar("divergence", len(prompts)) as bar:
         for prompt in prompts:
             ids = chat_tokens(target, prompt.text)
             with exclusive(args.lock):
                 plain = _reply(session, target, ids, "plain", args.n_predict)
                 tokens_compared += len(plain)
+                noisy = 0
                 for arm in args.arms:
                     other = _reply(session, target, ids, arm, args.n_predict)
                     at = first_difference(plain, other)
                     if at is not None:
                         found[arm].append(_look(target, ids, plain, other, at, prompt.line))
-                if left > 0 and len(plain) > 1:
-                    n = min(left, len(plain) - 1)
-                    _measure_noise(target, ids, plain[:n], noise)
-                    left -= n
+                        noisy = max(noisy, at)
+                n = min(max(left, noisy), len(plain) - 1)
+                if n > 0:
+                    _measure_noise(target, ids, plain[:n], noise, rng)
+                    positions += n
+                    left = max(0, left - n)
             bar.step()
-    e = max(noise.values(), default=0.0)
-    bad = _report(found, noise, e, len(prompts), tokens_compared, args.noise_positions - max(left, 0))
-    lines.write("noise", positions=args.noise_positions - max(left, 0), rows={str(n): v for n, v in noise.items()}, e=e)
+    bad = _report(found, noise, len(prompts), tokens_compared, positions)
+    lines.write("noise", positions=positions, e=noise)
     for arm, differences in found.items():
         for d in differences:
             lines.write(
                 "difference", arm=arm, prompt=d.prompt, position=d.position, gap=d.gap, top2=d.top2, tokens=d.tokens,
-                near_tie=d.gap < 2 * e,
+                near_tie=d.gap < 2 * noise[arm],
             )  # fmt: skip
     lines.close()
     return 1 if bad else 0
@@ -96,27 +104,66 @@ def _reply(session: Session, target: Target, ids: list[int], arm: str, n_predict
     return [*session.token_ids, *([-1] if session.finish_reason == "stop" else [])]
 
 
-def _rows(target: Target, ids: list[int], text: list[int], width: int) -> Logits:
-    """Logits before each token of ``text``, and after the last, as verifies of ``width`` rows compute them."""
+def _one_by_one(target: Target, ids: list[int], text: list[int]) -> Logits:
+    """Logits before each token of ``text``, and after the last, computed one row at a time."""
     target.clear()
     out = [target.prefill(ids)[None, :]]
-    for start in range(0, len(text), width):
-        chunk = text[start : start + width]
-        _, logits = target.verify(chunk, list(range(-1, len(chunk) - 1)), logits=True)
-        assert logits is not None
-        out.append(logits)
-        target.commit(list(range(len(chunk))))
+    for token in text:
+        out.append(_verify(target, [token], [-1]))
+        target.commit([0])
     return np.concatenate(out)
 
 
-def _measure_noise(target: Target, ids: list[int], text: list[int], noise: dict[int, float]) -> None:
-    single = _rows(target, ids, text, 1)
-    for width, largest in noise.items():
-        noise[width] = max(largest, float(np.abs(_rows(target, ids, text, width) - single).max()))
+def _verify(target: Target, tokens: list[int], parents: list[int]) -> Logits:
+    logits = target.verify(tokens, parents, logits=True)[1]
+    assert logits is not None
+    return logits
+
+
+def _measure_noise(
+    target: Target, ids: list[int], text: list[int], noise: dict[str, float], rng: np.random.Generator
+) -> None:
+    single = _one_by_one(target, ids, text)
+    for arm, largest in noise.items():
+        target.clear()
+        target.prefill(ids)
+        at = 0
+        while at < len(text):
+            right = int(rng.integers(0, min(Arm.parse(arm).rows, len(text) - at, 8)))
+            tokens, parents, path = _round(
+                text[at : at + right + 1], Arm.parse(arm).rows, arm.startswith("chain"), target, rng
+            )
+            logits = _verify(target, tokens, parents)[path]
+            target.commit(path)
+            largest = max(largest, float(np.abs(logits - single[at + 1 : at + len(path) + 1]).max()))
+            at += len(path)
+        noise[arm] = largest
+
+
+def _round(
+    right: list[int], rows: int, chain: bool, target: Target, rng: np.random.Generator
+) -> tuple[list[int], list[int], list[int]]:
+    """Rows whose path ``path`` is ``right``; the others are random tokens: behind it (chain), or beside it (tree)."""
+    wrong = rng.integers(0, target.n_vocab, rows - len(right)).tolist()
+    if chain:
+        return right + wrong, list(range(-1, rows - 1)), list(range(len(right)))
+    below = rng.integers(0, len(right), len(wrong))
+    tokens: list[int] = []
+    parents: list[int] = []
+    path: list[int] = []
+    for depth, token in enumerate(right):
+        parents.append(path[-1] if path else -1)
+        path.append(len(tokens))
+        tokens.append(token)
+        for leaf, parent in zip(wrong, below, strict=True):
+            if parent == depth:
+                tokens.append(leaf)
+                parents.append(path[-1])
+    return tokens, parents, path
 
 
 def _look(target: Target, ids: list[int], plain: list[int], other: list[int], at: int, line: int) -> Difference:
-    logits = _rows(target, ids, plain[:at], 1)[-1]
+    logits = _one_by_one(target, ids, plain[:at])[-1]
     second, best = np.sort(logits)[-2:]
     pair = tuple(reply[at] if at < len(reply) else -1 for reply in (plain, other))
     values = [_end_logit(target, logits) if token < 0 else float(logits[token]) for token in pair]
@@ -129,29 +176,31 @@ def _end_logit(target: Target, logits: Logits) -> float:
 
 
 def _report(
-    found: dict[str, list[Difference]], noise: dict[int, float], e: float, prompts: int, tokens: int, positions: int
+    found: dict[str, list[Difference]], noise: dict[str, float], prompts: int, tokens: int, positions: int
 ) -> int:
     """Print the tables; the number of differences that are no near ties."""
-    table(
-        f"noise of the kernels over {positions} positions, e = {e:.4f}",
-        ["rows", "largest logit difference to one row"],
-        [[str(n), f"{v:.4f}"] for n, v in noise.items()],
-    )
     rows, bad = [], 0
     for arm, differences in found.items():
         gaps = [d.gap for d in differences]
-        wrong = [d for d in differences if d.gap >= 2 * e]
+        wrong = [d for d in differences if d.gap >= 2 * noise[arm]]
         bad += len(wrong)
         rows.append(
-            [arm, str(prompts - len(gaps)), str(len(gaps)), f"{max(gaps):.4f}" if gaps else "-", str(len(wrong))]
+            [
+                arm,
+                str(prompts - len(gaps)),
+                str(len(gaps)),
+                f"{max(gaps):.4f}" if gaps else "-",
+                f"{noise[arm]:.4f}",
+                str(len(wrong)),
+            ]
         )
         for d in wrong:
             print(f"NOT A NEAR TIE: {arm}, prompt {d.prompt}, token {d.position}: gap {d.gap:.4f}, tokens {d.tokens}")
     table(
         f"{prompts} prompts, {tokens} tokens of plain text",
-        ["arm", "equal", "parted", "largest gap", f"gap >= 2e = {2 * e:.4f}"],
+        ["arm", "equal", "parted", "largest gap", "noise e", "gap >= 2e"],
         rows,
-        "gap: plain's logit of its own token minus that of the arm's, where they part",
+        f"gap: plain's logit of its own token minus that of the arm's, where they part; noise over {positions} positions",
     )
     return bad
 
@@ -163,7 +212,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--n-prompts", type=int, default=40)
     parser.add_argument("--n-predict", type=int, default=128)
     parser.add_argument("--arms", type=lambda text: text.split(","), default=["chain:7", "tree:16"])
-    parser.add_argument("--noise-positions", type=int, default=200)
+    parser.add_argument("--noise-positions", type=int, default=200, help="of the first replies")
     parser.add_argument("--out", type=Path, metavar="JSONL")
     parser.add_argument("--lock", type=Path, metavar="FILE", help="hold this file's lock while a prompt is decoded")
     return parser.parse_args()

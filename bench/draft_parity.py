@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from kit.engine import add_load_options, load_engine, load_of, open_models, request_of
-from kit.machine import exclusive
 from kit.prompts import chat_tokens, read_prompts
-from kit.show import Lines, table
-from kit.stats import first_difference
+from kit.show import Lines
 from numpy.typing import NDArray
+
+from adaspark.benchmark.machine import exclusive
+from adaspark.benchmark.stats import first_difference
+from adaspark.cli.tables import table
 
 if TYPE_CHECKING:
     from adaspark._engine import Drafter, Target

@@ -12,9 +12,11 @@ import random
 from pathlib import Path
 
 from kit.engine import add_load_options, load_engine, load_of, open_models, request_of
-from kit.machine import describe, exclusive, wait_quiet
 from kit.prompts import chat_tokens, read_prompts
-from kit.show import Bar, Lines, table
+from kit.show import Bar, Lines
+
+from adaspark.benchmark.machine import describe, exclusive, wait_quiet
+from adaspark.cli.tables import table
 
 PARTS = ("inject", "draft", "plan", "verify", "walk", "commit")
 

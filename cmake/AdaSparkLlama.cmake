@@ -49,6 +49,11 @@ add_subdirectory(${ADASPARK_LLAMA_SOURCE_DIR} llama.cpp EXCLUDE_FROM_ALL SYSTEM)
 
 # Fewer, larger compilations. `llama` does this to its models by itself; other backends do not bear it.
 set_target_properties(ggml-cpu PROPERTIES UNITY_BUILD ON)
+# On processors with AMX these want the C++ view of ggml's blocks, the files beside them the plain one.
+set_property(SOURCE
+    ${ADASPARK_LLAMA_SOURCE_DIR}/ggml/src/ggml-cpu/amx/amx.cpp
+    ${ADASPARK_LLAMA_SOURCE_DIR}/ggml/src/ggml-cpu/amx/mmq.cpp
+    TARGET_DIRECTORY ggml-cpu PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
 
 # The licences of what is linked travel in the wheel.
 if(SKBUILD)

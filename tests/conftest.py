@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 
+import cli_tools
 import engine_tools
 import pytest
 import tiny_models as tm
 
 from adaspark import _engine
+from adaspark.cli import main
+from adaspark.config import KERNELS
 
 # bench/ is part of a checkout, not of a source package.
 collect_ignore = [] if (Path(__file__).parents[1] / "bench").is_dir() else ["test_bench_tools.py"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kernels", choices=KERNELS, default="auto", help="what runs targets where a test does not say (default: auto)"
+    )
+    parser.addoption("--gpu-layers", type=int, default=0, help="layers of targets and drafters there (default: 0)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    engine_tools.DEFAULTS["kernels"] = config.getoption("--kernels")
+    engine_tools.DEFAULTS["n_gpu_layers"] = config.getoption("--gpu-layers")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -29,6 +47,14 @@ def away_from_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Python started by a test looks into its folder first: in the checkout it would find a package without its modules."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("away"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test learns from, or writes into, the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ADASPARK_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
@@ -105,3 +131,36 @@ def load_drafter(models: ModelFiles) -> LoadDrafter:
         return engine_tools.open_drafter(path, target, **options)
 
     return load
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variables of the program's, an empty cache, no downloads."""
+    for name in list(os.environ):
+        if name.startswith("ADASPARK_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ADASPARK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+
+@pytest.fixture
+def cli(
+    environment: None,  # noqa: ARG001
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> cli_tools.Cli:
+    """Run the program in this process; ``stdin`` is its input. Captured as descriptors: C code prints there too."""
+
+    def run(*arguments: str | Path, stdin: str = "") -> cli_tools.Run:
+        monkeypatch.setattr(sys, "stdin", StringIO(stdin))
+        code = main([str(argument) for argument in arguments])
+        return cli_tools.Run(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def pair(models: ModelFiles) -> tuple[str, ...]:
+    """Flags of a small pair."""
+    target, drafter = models.target_path(tm.DENSE), models.drafter_path(tm.DENSE, tm.DrafterSpec())
+    return ("-m", str(target), "-md", str(drafter), *cli_tools.SMALL)

@@ -10,27 +10,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaspark import _engine
+from adaspark.errors import ModelError
 
 Proposal = tuple[list[int], list[int]]
 Proposer = Callable[[NDArray[np.int32]], Proposal]
 
 
+DEFAULTS: dict[str, object] = {
+    "n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1, "n_gpu_layers": 0, "cache_type_k": "f32",
+    "cache_type_v": "f32", "flash_attention": "off", "max_rows": 64, "kernels": "auto",
+}  # fmt: skip
+
+
 def open_target(path: Path, **options: object) -> _engine.Target:
     """One thread, an F32 cache and no flash attention (which rounds to F16 on the way), so that a difference is the
-    engine's and not the format's; options override."""
+    engine's and not the format's; options override. Models that the kernels asked for with ``--kernels`` do not know
+    run on those that ``auto`` takes."""
     o = _engine.TargetOptions()
-    defaults: dict[str, object] = {
-        "n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1, "n_gpu_layers": 0, "cache_type_k": "f32",
-        "cache_type_v": "f32", "flash_attention": "off", "max_rows": 64,
-    }  # fmt: skip
-    for name, value in (defaults | options).items():
+    for name, value in (DEFAULTS | options).items():
         setattr(o, name, value)
-    return _engine.Target(str(path), o)
+    try:
+        return _engine.Target(str(path), o)
+    except ModelError as error:
+        if "kernels" in options or "cannot run this model" not in str(error):
+            raise
+        o.kernels = "auto"
+        return _engine.Target(str(path), o)
 
 
 def open_drafter(path: Path, target: _engine.Target, **options: object) -> _engine.Drafter:
     o = _engine.DrafterOptions()
-    for name, value in ({"n_gpu_layers": 0} | options).items():
+    for name, value in ({"n_gpu_layers": DEFAULTS["n_gpu_layers"]} | options).items():
         setattr(o, name, value)
     return _engine.Drafter(str(path), target, o)
 

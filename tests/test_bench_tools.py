@@ -14,9 +14,10 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
 from kit.arms import server_flags
-from kit.engine import rows_of
+from kit.engine import request_of
 from kit.prompts import read_prompts
-from kit.stats import evenly, first_difference, geometric_mean, loop_period, spread
+
+from adaspark.benchmark.stats import evenly, first_difference, geometric_mean, loop_period, spread
 
 
 @pytest.mark.parametrize("period", [1, 2, 7, 30, 64])
@@ -98,7 +99,10 @@ def test_prompts_are_spread_over_the_file(tmp_path: Path) -> None:
 
 
 def test_arms_of_both_sides() -> None:
-    assert [rows_of(arm) for arm in ("plain", "chain:3", "tree:16")] == [1, 4, 16]
+    made = [request_of(arm, 8) for arm in ("plain", "chain:3", "adaspark:8:no-text")]
+    assert [(r.arm, r.arm_n, r.text, r.n_predict) for r in made] == [
+        ("plain", 0, True, 8), ("chain", 3, True, 8), ("adaspark", 8, False, 8),
+    ]  # fmt: skip
     assert server_flags("plain", "d.gguf") == []
     assert server_flags("ngram-map-k", None) == ["--spec-type", "ngram-map-k"]
     assert server_flags("draft-dspark:7", "d.gguf") == [

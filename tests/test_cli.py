@@ -8,68 +8,21 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_models as tm
+from cli_tools import SMALL, Cli
 from conftest import ModelFiles
 
 from adaspark import Engine
-from adaspark.cli import main
-from adaspark.cli.flags import CHAT, DOCTOR, FLAGS, GENERATE, MODELS
+from adaspark.cli.flags import BENCH, CHAT, DOCTOR, FLAGS, GENERATE, MODELS, REPLAY, STORE
 
 SPEC, DRAFTER = tm.DENSE, tm.DrafterSpec()
-SMALL = ("-t", "1", "-ctk", "f32", "-ctv", "f32")
 SECONDS = 60
-
-
-@dataclass(frozen=True)
-class Run:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The one object on stdout."""
-        assert self.out.endswith("}\n")
-        assert self.out.count("\n") == 1
-        data = json.loads(self.out)
-        assert isinstance(data, dict)
-        return data
-
-
-Cli = Callable[..., Run]
-
-
-@pytest.fixture(autouse=True)
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith("ADASPARK_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("ADASPARK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")  # no test here may download
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run the program in this process; ``stdin`` is its input. Captured as descriptors: C code prints there too."""
-
-    def run(*arguments: str | Path, stdin: str = "") -> Run:
-        monkeypatch.setattr(sys, "stdin", StringIO(stdin))
-        code = main([str(argument) for argument in arguments])
-        return Run(code, *capfd.readouterr())
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def pair(models: ModelFiles) -> tuple[str, ...]:
-    return ("-m", str(models.target_path(SPEC)), "-md", str(models.drafter_path(SPEC, DRAFTER)), *SMALL)
+N = ("-n", "24", "--ignore-eos")
+pytestmark = pytest.mark.usefixtures("environment")
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +32,6 @@ def reply(models: ModelFiles) -> str:
     with Engine(models.target_path(SPEC), **options) as engine:
         return engine.generate("hi", n_predict=24, ignore_eos=True).read().text
 
-
-N = ("-n", "24", "--ignore-eos")
 
 # ---- the result and the streams
 
@@ -94,9 +45,13 @@ def test_stdout_is_the_reply_and_nothing_else(
     arguments = (*pair, *N, *form) if form[0] != "generate" else (*form[:1], *pair, *N, *form[1:])
     run = cli(*arguments, stdin="hi\n")
     assert (run.code, run.out) == (0, reply + "\n")
+    summary, *details = run.err.splitlines()
     assert re.fullmatch(
-        r"\[24 tokens, .* tok/s \| prompt \d+ in \d+ ms \| adaspark: .* rounds \(.*\) \| length\]\n", run.err
+        r"\[24 tokens, .* tok/s \| prompt \d+ in \d+ ms \| adaspark(: .* rounds \(.*\)| \(.*\)) \| length\]", summary
     )
+    assert re.fullmatch(r"\[\d\.\d\d tokens a round \| \d+ rows \| rounds by rows: 1 \d+%.*\]", details[0])
+    assert re.fullmatch(r"\[drafts expected \d+\.\d, accepted \d+( \| .*)*\]", details[-2])
+    assert re.fullmatch(r"\[ms: draft .*, inject .*, plan .*, verify .*, walk .*, commit .*\]", details[-1])
 
 
 def test_prompt_and_system_from_files(cli: Cli, pair: tuple[str, ...], tmp_path: Path) -> None:
@@ -133,8 +88,8 @@ def test_json_is_one_object_with_consistent_numbers(
     assert (data["text"], data["finish_reason"], data["arm"]) == (reply, "length", arm)
     assert len(data["token_ids"]) == data["completion_tokens"] == 24
     drafts = data["speculation"]
-    assert drafts["active"] == (arm != "plain")
-    assert (drafts["reason"] is None) == (arm != "plain" and not {"64", "none"} & set(flags))
+    assert drafts["active"] == (drafts["drafted"] > 0)
+    assert (drafts["reason"] is None) == (drafts["active"] and not {"64", "none"} & set(flags))
     assert drafts["rows"] == drafts["rounds"] + drafts["drafted"]
     assert 1 + drafts["rounds"] + drafts["accepted"] == 24
     assert sum(drafts["drafted_by_depth"]) == drafts["drafted"]
@@ -357,7 +312,7 @@ def test_version_names_the_backends(cli: Cli) -> None:
 
 
 def test_flags_and_variables_are_unique() -> None:
-    for command in (GENERATE, CHAT, DOCTOR, MODELS):
+    for command in (GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY, BENCH):
         names = [name for flag in FLAGS if command in flag.commands for name in flag.names]
         assert len(names) == len(set(names))
     variables = [flag.variable for flag in FLAGS if flag.variable]
@@ -365,7 +320,7 @@ def test_flags_and_variables_are_unique() -> None:
     assert "ADASPARK_CACHE" not in variables
 
 
-@pytest.mark.parametrize("command", [GENERATE, CHAT, DOCTOR, MODELS])
+@pytest.mark.parametrize("command", [GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY, BENCH])
 def test_help_is_made_from_the_table(cli: Cli, command: str) -> None:
     run = cli(command, "--help")
     assert run.code == 0
@@ -393,7 +348,36 @@ def test_verbose_logs_to_stderr(cli: Cli, pair: tuple[str, ...], reply: str) -> 
     run = cli(*pair, *N, "-vv", "hi")
     assert run.out == reply + "\n"
     assert len(run.err.splitlines()) > 5
-    assert len(cli(*pair, *N, "hi").err.splitlines()) == 1
+    assert "debug" not in cli(*pair, *N, "hi").err
+
+
+def test_the_summary_tells_what_the_object_has(cli: Cli, pair: tuple[str, ...]) -> None:
+    arm = ("--arm", "adaspark:8:no-gating", "-n", "96", "--ignore-eos", "a b c d a b c d a b c d")
+    drafts = cli(*pair, *arm, "--json").json["speculation"]
+    assert sum(source["accepted"] for source in drafts["sources"].values()) == drafts["accepted"]
+    assert set(drafts["sources"]) == {"drafter", "text", "agreed"}
+    learning = drafts["learning"]
+    assert learning["labelled"] > 0
+    assert learning["fitted_log_loss"] > 0
+    assert learning["head_log_loss"] > 0
+    cli("store", "reset", "all")
+    err = cli(*pair, *arm).err
+    by_depth = zip(drafts["accepted_by_depth"], drafts["drafted_by_depth"], strict=False)
+    for words in (
+        f"{drafts['accepted']} of {drafts['drafted']} drafts accepted",
+        f"{drafts['tokens_per_round']:.2f} tokens a round",
+        "by depth: " + " ".join(f"{hit}/{drafted}" for hit, drafted in by_depth),
+        f"accepted {learning['realised_accepted']} |",
+        f"log loss {learning['fitted_log_loss']:.3f} fitted",
+    ):
+        assert words in err
+    plain = cli(*pair, "--arm", "plain", *arm[2:]).err
+    assert "log loss" not in plain
+    assert "1.00 tokens a round" in plain
+
+
+def test_a_chat_tells_one_line_a_turn(cli: Cli, pair: tuple[str, ...]) -> None:
+    assert len(cli("chat", *pair, *N, stdin="one\ntwo\n").err.splitlines()) == 2
 
 
 # ---- as a process

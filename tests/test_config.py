@@ -21,6 +21,9 @@ from adaspark.config import MAX_ROWS, Arm, EngineOptions, EngineParams, Generate
         ("adaspark", Arm("adaspark")),
         ("adaspark:8", Arm("adaspark", 8)),
         ("adaspark:1", Arm()),  # pinned to the anchor alone
+        ("cost", Arm("adaspark", text=False, acceptance=False)),
+        ("adaspark:no-text", Arm("adaspark", text=False)),
+        ("adaspark:16:no-gating:no-acceptance", Arm("adaspark", 16, acceptance=False, gating=False)),
         ("chain:3", Arm("chain", 3)),
         ("CHAIN:7 ", Arm("chain", 7)),
         ("tree:16", Arm("tree", 16)),
@@ -35,11 +38,29 @@ def test_arm_parse(text: str, arm: Arm) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "chain", "chain:", "chain:-1", "tree:x", "tree:1.5", "plain:2", "adaspark:x", "adaspark:", "chain:3:4"]
+    "text",
+    [
+        *("", "chain", "chain:", "chain:-1", "tree:x", "tree:1.5", "plain:2", "adaspark:x", "adaspark:", "chain:3:4"),
+        *("cost:3", "chain:3:no-text", "adaspark:no-wings", "adaspark:no-text:8", "plain:no-text"),
+    ],
 )
 def test_arm_parse_refuses(text: str) -> None:
-    with pytest.raises(ValueError, match=r"unknown arm .* give adaspark, plain, chain:N"):
+    with pytest.raises(ValueError, match=r"unknown arm .* give adaspark, .* chain:N .* cost"):
         Arm.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("adaspark:no-text:no-acceptance", "cost"),
+        ("adaspark:8:no-text:no-acceptance", "adaspark:8:no-text:no-acceptance"),
+        ("adaspark:no-gating:no-text:no-acceptance", "adaspark:no-text:no-acceptance:no-gating"),
+        ("adaspark:no-gating:no-gating", "adaspark:no-gating"),
+    ],
+)
+def test_an_arm_has_one_name(text: str, canonical: str) -> None:
+    assert str(Arm.parse(text)) == canonical
+    assert Arm.parse(canonical) == Arm.parse(text)
 
 
 @pytest.mark.parametrize("text", ["tree:65", "tree:1000000", "adaspark:65"])

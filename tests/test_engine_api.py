@@ -47,6 +47,12 @@ def check(result: Result) -> None:
     if result.completion_tokens and result.finish_reason == "length":
         # one token from the prefill, one a round, and the accepted drafts
         assert 1 + drafts.rounds + drafts.accepted == result.completion_tokens
+    assert sum(source.drafted for source in drafts.sources.values()) == drafts.drafted
+    assert sum(source.accepted for source in drafts.sources.values()) == drafts.accepted
+    for source in drafts.sources.values():
+        assert (sum(source.drafted_by_depth), sum(source.accepted_by_depth)) == (source.drafted, source.accepted)
+    assert sum(drafts.width_shares.values()) == pytest.approx(1.0 if drafts.rounds else 0.0)
+    assert (drafts.learning is not None) == result.arm.startswith(("adaspark", "cost"))
     if not drafts.active:
         assert drafts.reason
         assert drafts.drafted == 0
@@ -55,7 +61,13 @@ def check(result: Result) -> None:
     json.dumps(result.to_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize("arm", ["plain", "chain:1", "chain:7", "tree:16", "tree:64", "adaspark", "adaspark:8"])
+LEARNED = [
+    *("adaspark", "adaspark:8", "cost", "adaspark:no-text", "adaspark:no-acceptance", "adaspark:no-gating"),
+    "adaspark:8:no-text:no-gating",
+]
+
+
+@pytest.mark.parametrize("arm", ["plain", "chain:1", "chain:7", "tree:16", "tree:64", *LEARNED])
 def test_every_arm_writes_the_plain_reply(engine: Engine, plain: Engine, arm: str) -> None:
     expected = plain.generate(PROMPT, n_predict=96, ignore_eos=True).read()
     generation = engine.generate(PROMPT, n_predict=96, ignore_eos=True, arm=arm)
@@ -64,8 +76,17 @@ def test_every_arm_writes_the_plain_reply(engine: Engine, plain: Engine, arm: st
     assert "".join(chunks) == result.text == generation.text == expected.text
     assert result.token_ids == expected.token_ids
     assert (result.arm, result.finish_reason, result.completion_tokens) == (arm, "length", 96)
-    assert result.speculation.active == (arm != "plain")
-    assert arm == "adaspark" or (result.speculation.drafted > 0) == (arm != "plain")
+    drafts = result.speculation
+    assert drafts.active == (drafts.drafted > 0)
+    assert arm in LEARNED or (drafts.drafted > 0) == (arm != "plain")
+    if arm in LEARNED:
+        assert drafts.rounds_plain + drafts.rounds_text + drafts.rounds_draft == drafts.rounds
+    if "no-text" in arm or arm == "cost":
+        assert drafts.rounds_text == drafts.sources["text"].drafted == drafts.sources["agreed"].drafted == 0
+    if drafts.learning is not None and ("no-acceptance" in arm or arm == "cost"):
+        assert drafts.learning.labelled == 0
+    if "no-gating" in arm and ":8" in arm:
+        assert drafts.rounds_draft >= drafts.rounds - 1  # the last round has room for no draft
     check(result)
     check(expected)
 
@@ -91,9 +112,9 @@ def test_without_a_drafter_the_text_alone_proposes(models: ModelFiles) -> None:
     with Engine(models.target_path(SPEC), None, **QUIET) as engine:
         result = engine.generate(PROMPT, n_predict=64, ignore_eos=True).read()
         assert (result.arm, result.drafter) == ("adaspark", None)
-        assert "no drafter" in (result.speculation.reason or "")
         drafts = result.speculation
-        assert drafts.text_drafted == drafts.drafted
+        assert ("no drafter" if drafts.active else "no draft was expected to pay") in (drafts.reason or "")
+        assert drafts.sources["text"].drafted == drafts.drafted
         assert drafts.rounds_plain + drafts.rounds_text == drafts.rounds
         check(result)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import pytest
 import tiny_models as tm
 from conftest import LoadDrafter, LoadTarget, ModelFiles
@@ -16,8 +18,19 @@ def check_sources(reply: Reply) -> None:
     s = reply.statistics
     assert s["arm"] == "adaspark"
     assert s["rounds_plain"] + s["rounds_text"] + s["rounds_draft"] == s["rounds"]
-    assert s["text_accepted"] <= s["text_drafted"] <= s["drafted"]
-    assert s["text_accepted"] + s["agreed_accepted"] <= s["accepted"]
+    sources = s["sources"]
+    for totals in ("drafted_by_depth", "accepted_by_depth"):
+        by_source = [sources["drafter"][totals], sources["text"][totals], sources["agreed"][totals]]
+        assert [sum(counts) for counts in zip_longest(*by_source, fillvalue=0)] == s[totals]
+    if s["rounds_draft"] == 0:
+        assert sum(sources["drafter"]["drafted_by_depth"]) == sum(sources["agreed"]["drafted_by_depth"]) == 0
+    # Rounds are labelled by their outcome, the last one is not; the first runs cold.
+    assert s["realised_accepted"] <= s["accepted"]
+    assert 0.0 <= s["expected_accepted"] <= s["drafted"]
+    assert s["priced_rounds"] <= max(s["rounds"] - 1, 0)
+    assert (s["price_error"] is None) == (s["priced_rounds"] == 0)
+    assert s["price_error"] is None or 0.0 <= s["price_error"] < 100.0
+    assert min(s["fitted_loss"], s["head_loss"]) > 0.0 if s["labelled"] else s["fitted_loss"] == s["head_loss"] == 0.0
     assert s["width_rounds"].get(1, 0) >= s["rounds_plain"]
 
 
@@ -52,7 +65,7 @@ def test_without_a_drafter_only_the_text_proposes(models: ModelFiles, load_targe
     check_sources(got)
     assert got.statistics["rounds_draft"] == 0
     assert got.statistics["rounds_text"] > 0
-    assert got.statistics["text_drafted"] == got.statistics["drafted"]
+    assert sum(got.statistics["sources"]["text"]["drafted_by_depth"]) == got.statistics["drafted"]
     same_reply(got, plain_reply(target, prompt, 100))
 
 
@@ -100,7 +113,7 @@ def test_a_seed_gives_the_plain_text(models: ModelFiles, load_target: LoadTarget
 
 
 def test_hybrid_targets_are_refused(load_target: LoadTarget) -> None:
-    session = _engine.Session(load_target(tm.HYBRID))
+    session = _engine.Session(load_target(tm.HYBRID, kernels="llama"))
     with pytest.raises(ValueError, match="chains only"):
         session.begin([5, 6], request("adaspark"))
 

@@ -1,4 +1,5 @@
-"""The own graph and its CPU kernels (csrc/engine/graph, csrc/kernels): equal to llama.cpp, and equal bits at any width."""
+"""The own graph: on its CPU kernels (csrc/engine/graph, csrc/kernels) and in ggml's operations (csrc/engine/ggml_graph)
+equal to llama.cpp; on the CPU kernels equal bits at any width."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 import tiny_models as tm
 from conftest import LoadDrafter, LoadTarget, ModelFiles
-from engine_tools import depth_first, open_target, random_tree, request, run
+from engine_tools import Tree, depth_first, open_target, random_tree, request, run
 from gguf import GGMLQuantizationType as Ggml
+from numpy.typing import NDArray
 from test_target import random_tokens
 
 from adaspark import _engine
@@ -18,10 +20,19 @@ from adaspark.errors import DrafterError, ModelError
 N_VOCAB = tm.VOCABULARY.size
 WIDTHS = (1, 2, 3, 4, 8, 16, 33, 64)
 DENSE_TARGETS = {"llama": tm.DENSE, "qwen3": tm.QWEN3, "tied": tm.TIED, "wide": tm.WIDE}
+OWN_TARGETS = DENSE_TARGETS | {
+    "qwen3moe": tm.ROUTED, "wide qwen3moe": tm.WIDE_ROUTED, "lfm2": tm.HYBRID, "lfm2moe": tm.HYBRID_ROUTED,
+    "wide lfm2moe": tm.WIDE_HYBRID,
+}  # fmt: skip
+every_own_target = pytest.mark.parametrize("spec", OWN_TARGETS.values(), ids=OWN_TARGETS.keys())
 every_target = pytest.mark.parametrize("spec", DENSE_TARGETS.values(), ids=DENSE_TARGETS.keys())
+both_executors = pytest.mark.parametrize("kernels", ["own", "ggml"])
 # Largest difference of a logit (they reach about 5) from llama.cpp's. It rounds the activations of these formats itself
 # (F16 and BF16 to that format, the others to 8 bits with an F16 scale).
-FORMATS = {Ggml.F16: 0.02, Ggml.BF16: 0.15, Ggml.Q8_0: 0.25, Ggml.Q4_0: 0.25, Ggml.Q4_1: 0.25}
+FORMATS = {
+    Ggml.F16: 0.02, Ggml.BF16: 0.15, Ggml.Q8_0: 0.25, Ggml.Q4_0: 0.25, Ggml.Q4_1: 0.25, Ggml.Q5_0: 0.25, Ggml.Q5_1: 0.25,
+    Ggml.Q4_K: 0.25, Ggml.Q5_K: 0.25, Ggml.Q6_K: 0.25,
+}  # fmt: skip
 
 
 def qwen2(models: ModelFiles) -> tm.Gguf:
@@ -37,9 +48,16 @@ def qwen2(models: ModelFiles) -> tm.Gguf:
     return tm.Gguf("qwen2", keys | {"tokenizer.ggml.pre": "qwen2"}, {**base.tensors, **biases})
 
 
-def retyped(models: ModelFiles, kind: Ggml) -> Path:
-    file = models.target(tm.WIDE).file
-    return models.write(file.retype([n for n, t in file.tensors.items() if np.asarray(t).ndim == 2], kind))
+def retyped(models: ModelFiles, kind: Ggml, spec: tm.TargetSpec = tm.WIDE) -> Path:
+    file = models.target(spec).file
+    if kind.name.endswith("_K"):  # these only llama.cpp can write; some tensors of a Q4_K and a Q5_K file are Q6_K
+        path = models.folder / f"{spec.architecture}-{kind.name}.gguf"
+        _engine.quantize(str(models.target_path(spec)), str(path), kind.name, None, 1)
+        return path
+    matrices = [
+        n for n, t in file.tensors.items() if np.asarray(t).ndim > 1 and "gate_inp" not in n and ".conv." not in n
+    ]
+    return models.write(file.retype(matrices, kind))
 
 
 def compare(own: _engine.Target, llama: _engine.Target, noise: float) -> None:
@@ -62,22 +80,143 @@ def compare(own: _engine.Target, llama: _engine.Target, noise: float) -> None:
         np.testing.assert_allclose(a, b, atol=noise)
 
 
-@every_target
-def test_f32_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
+def rows_of_llama(llama: _engine.Target, context: list[int], tree: Tree) -> list[NDArray[np.float32]]:
+    """Logits of a tree's rows, each path run alone: a hybrid model takes no trees there, nor anything back."""
+    out = []
+    for row in range(len(tree.tokens)):
+        llama.clear()
+        out.append(llama.prefill([*context, *(tree.tokens[r] for r in tree.path(row))]))
+    return out
+
+
+def compare_hybrid(own: _engine.Target, llama: _engine.Target, noise: float) -> None:
+    """Trees over paths shorter and longer than the windows, what a commit leaves, and ways back near and far."""
+    rng = np.random.default_rng(8)
+    context = random_tokens(6, 150)
+    np.testing.assert_allclose(own.prefill(context), llama.prefill(context), atol=noise)
+    for rows, branching in ((1, 0.0), (9, 0.9), (24, 0.5), (5, 0.2)):
+        tree = random_tree(rng, rows, N_VOCAB, branching)
+        _, logits = own.verify(tree.tokens, tree.parents, logits=True)
+        assert logits is not None
+        np.testing.assert_allclose(logits, rows_of_llama(llama, context, tree), atol=noise)
+        path = tree.path(int(rng.integers(0, rows)))
+        own.commit(path)
+        context += [tree.tokens[r] for r in path]
+        assert own.n_past == own.n_kv_cells == len(context)
+    own.verify([5, 6], [-1, 0])
+    own.commit([])
+    for back in (len(context) - 1, 130, 128, 127, 64, 63, 1):
+        own.rollback(back)
+        assert own.n_past == own.n_kv_cells == back
+        llama.clear()
+        np.testing.assert_allclose(own.prefill([11, 12]), llama.prefill([*context[:back], 11, 12]), atol=noise)
+    own.clear()
+    llama.clear()
+    np.testing.assert_allclose(own.prefill([7]), llama.prefill([7]), atol=noise)
+
+
+@pytest.mark.parametrize("spec", [tm.ROUTED, tm.WIDE_ROUTED], ids=["narrow", "wide"])
+def test_routed_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
+    compare(load_target(spec, kernels="own"), load_target(spec, kernels="llama"), 2e-4)
+
+
+@pytest.mark.parametrize("spec", [tm.HYBRID, tm.HYBRID_ROUTED, tm.WIDE_HYBRID], ids=["lfm2", "lfm2moe", "wide"])
+def test_hybrid_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
     own = load_target(spec, kernels="own")
-    assert own.kernels.startswith("own/")
+    assert own.supports_tree
+    compare_hybrid(own, load_target(spec, kernels="llama"), 2e-4)
+
+
+@pytest.mark.parametrize("kind", [Ggml.F16, Ggml.Q8_0, Ggml.Q4_K], ids=["F16", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("spec", [tm.WIDE_ROUTED, tm.WIDE_HYBRID], ids=["routed", "hybrid"])
+def test_experts_in_every_kind_of_format(
+    models: ModelFiles, load_target: LoadTarget, spec: tm.TargetSpec, kind: Ggml
+) -> None:
+    """To llama.cpp on one context (its rounding may choose another expert elsewhere), and equal bits."""
+    path = retyped(models, kind, spec)
+    context = random_tokens(6, 3)
+    own, llama = (load_target(path, kernels=k).prefill(context) for k in ("own", "llama"))
+    np.testing.assert_allclose(own, llama, atol=FORMATS[kind])
+    check_bits(path, N_VOCAB, 130, "f16")
+
+
+def test_equal_experts_go_to_the_lower_index(models: ModelFiles, load_target: LoadTarget) -> None:
+    """The router cannot tell expert 3 from expert 1: what expert 3 would do does not matter."""
+    file = models.target(tm.ROUTED).file
+    router: dict[str, tm.Tensor] = {}
+    swapped: dict[str, tm.Tensor] = {}
+    for name, t in file.tensors.items():
+        if "gate_inp" in name:
+            router[name] = np.stack([*np.asarray(t)[:3], np.asarray(t)[1]])
+        elif "_exps" in name:
+            values = np.asarray(t).copy()
+            values[3] = 0.0
+            swapped[name] = values
+    one = {"qwen3moe.expert_used_count": 1}
+    paths = [models.write(file.edit(set_keys=one, set_tensors=router | extra)) for extra in ({}, swapped)]
+    first, second = (load_target(path, kernels="own").prefill(random_tokens(9, 70)) for path in paths)
+    np.testing.assert_array_equal(first, second)
+
+
+@both_executors
+@every_target
+def test_f32_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec, kernels: str) -> None:
+    own = load_target(spec, kernels=kernels)
+    assert own.kernels.startswith(f"{kernels}/")
     compare(own, load_target(spec, kernels="llama"), 2e-4)
 
 
-def test_qwen2_equals_llama(models: ModelFiles, load_target: LoadTarget) -> None:
+@both_executors
+def test_qwen2_equals_llama(models: ModelFiles, load_target: LoadTarget, kernels: str) -> None:
     path = models.write(qwen2(models))
-    compare(load_target(path, kernels="own"), load_target(path, kernels="llama"), 2e-4)
+    compare(load_target(path, kernels=kernels), load_target(path, kernels="llama"), 2e-4)
 
 
+@pytest.mark.parametrize("attention", ["off", "on"])
+@pytest.mark.parametrize("cache", ["f32", "f16"])
+@pytest.mark.parametrize("spec", [tm.DENSE, tm.ROUTED], ids=["dense", "routed"])
+def test_ggml_attention_and_routing_equal_llama(
+    load_target: LoadTarget, spec: tm.TargetSpec, cache: str, attention: str
+) -> None:
+    """llama.cpp's fused attention rounds an F32 cache to F16 first, ours does not: there the plain one is the reference."""
+    ggml, llama = (
+        load_target(
+            spec, kernels=kernels, cache_type_k=cache, cache_type_v=cache,
+            flash_attention="off" if kernels == "llama" and cache == "f32" else attention,
+        ) for kernels in ("ggml", "llama")
+    )  # fmt: skip
+    compare(ggml, llama, 5e-3 if (attention, cache) == ("on", "f16") else 2e-4)
+
+
+@both_executors
 @pytest.mark.parametrize("kind", FORMATS, ids=[k.name for k in FORMATS])
-def test_formats_equal_llama(models: ModelFiles, load_target: LoadTarget, kind: Ggml) -> None:
+def test_formats_equal_llama(models: ModelFiles, load_target: LoadTarget, kind: Ggml, kernels: str) -> None:
     path = retyped(models, kind)
-    compare(load_target(path, kernels="own"), load_target(path, kernels="llama"), FORMATS[kind])
+    compare(load_target(path, kernels=kernels), load_target(path, kernels="llama"), FORMATS[kind])
+
+
+def test_ggml_runs_formats_the_kernels_do_not_know(models: ModelFiles, load_target: LoadTarget) -> None:
+    path = retyped(models, Ggml.TQ2_0)
+    assert "TQ2_0" in load_target(path).kernels_reason.upper()
+    compare(load_target(path, kernels="ggml"), load_target(path, kernels="llama"), 0.25)
+
+
+def test_a_graph_is_kept_from_one_context_to_the_next(load_target: LoadTarget) -> None:
+    """Widths that alternate, padded rows, a cache that grows over several windows and goes back: all on kept graphs."""
+    engine, llama = (load_target(tm.DENSE, kernels=k, n_ctx=1024) for k in ("ggml", "llama"))
+    rng = np.random.default_rng(12)
+    for length in (3, 260, 700, 40):
+        context = random_tokens(50 + length, length)
+        for e in (engine, llama):
+            e.clear()
+            e.prefill(context)
+        for rows in (1, 9, 2, 23, 1, 9, 64, 2):
+            tree = random_tree(rng, rows, N_VOCAB, 0.5)
+            logits = []
+            for e in (engine, llama):
+                logits.append(e.verify(tree.tokens, tree.parents, logits=True)[1])
+                e.commit(tree.path(rows - 1))
+            np.testing.assert_allclose(*logits, atol=2e-4)
 
 
 def rows_at_width(engine: _engine.Target, tokens: list[int], width: int) -> list[bytes]:
@@ -117,7 +256,7 @@ def check_bits(path: Path, n_vocab: int, n_context: int, cache: str) -> None:
         engine.close()
 
 
-@every_target
+@every_own_target
 @pytest.mark.parametrize("n_context", [1, 127, 200])
 def test_a_rows_bits_do_not_depend_on_the_others(models: ModelFiles, spec: tm.TargetSpec, n_context: int) -> None:
     """Widths, threads, chains, trees and prefill; the chunks of attention are cut at 128 and 256."""
@@ -129,16 +268,51 @@ def test_bits_of_formats(models: ModelFiles, kind: Ggml) -> None:
     check_bits(retyped(models, kind), N_VOCAB, 130, "f16")
 
 
-def test_a_committed_branch_is_the_chain_it_stands_for(load_target: LoadTarget) -> None:
-    engine = load_target(tm.DENSE, kernels="own", cache_type_k="f16", cache_type_v="f16")
+Q8_CACHE = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+Q8_TARGETS = {"heads of 32": tm.QWEN3, "heads of 64": tm.WIDE, "hybrid": tm.WIDE_HYBRID}
+
+
+@pytest.mark.parametrize("spec", [tm.QWEN3, tm.WIDE], ids=["heads of 32", "heads of 64"])
+def test_q8_0_cache_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
+    """llama.cpp rounds the queries to 8 bits as well: that is the tolerance."""
+    own, llama = (load_target(spec, kernels=k, flash_attention="on", **Q8_CACHE) for k in ("own", "llama"))
+    compare(own, llama, 0.25)
+
+
+@pytest.mark.parametrize("spec", Q8_TARGETS.values(), ids=Q8_TARGETS.keys())
+def test_q8_0_cache_is_near_an_f32_cache_and_keeps_bits(
+    models: ModelFiles, load_target: LoadTarget, spec: tm.TargetSpec
+) -> None:
+    context = random_tokens(10, 300)
+    exact, coarse = (load_target(spec, kernels="own", **cache).prefill(context) for cache in ({}, Q8_CACHE))
+    difference = np.abs(exact - coarse).max()
+    assert 0 < difference < 0.1
+    check_bits(models.target_path(spec), N_VOCAB, 200, "q8_0")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "cache", "spec"),
+    [
+        ("own", "f32", tm.DENSE), ("own", "f16", tm.DENSE), ("own", "q8_0", tm.WIDE), ("own", "f16", tm.HYBRID_ROUTED),
+        ("ggml", "f16", tm.DENSE),
+    ],
+)  # fmt: skip
+def test_a_committed_branch_is_the_chain_it_stands_for(
+    load_target: LoadTarget, kernels: str, cache: str, spec: tm.TargetSpec
+) -> None:
+    """On our kernels to the bit; ggml's products give a row alone other bits than in company."""
+    engine = load_target(spec, kernels=kernels, cache_type_k=cache, cache_type_v=cache)
     context = random_tokens(8, 125)
     tree = depth_first([40, 41, 42, 43, 44, 45, 46, 47], [-1, 0, 1, 2, 0, 4, 5, 6])
     engine.prefill(context)
     engine.verify(tree.tokens, tree.parents)
     engine.commit([0, 4, 5, 6, 7])
-    after = engine.prefill([3]).tobytes()
+    after = engine.prefill([3])
     engine.clear()
-    assert engine.prefill([*context, 40, 44, 45, 46, 47, 3]).tobytes() == after
+    chain = engine.prefill([*context, 40, 44, 45, 46, 47, 3])
+    if kernels == "own":
+        assert after.tobytes() == chain.tobytes()
+    np.testing.assert_allclose(after, chain, atol=0.02)
 
 
 @pytest.mark.parametrize("kind", [Ggml.Q4_0, Ggml.Q8_0], ids=["Q4_0", "Q8_0"])
@@ -167,12 +341,15 @@ DRAFTERS = {
 }
 
 
+@both_executors
 @pytest.mark.parametrize("spec", DRAFTERS.values(), ids=DRAFTERS.keys())
-def test_drafter_equals_llama(load_target: LoadTarget, load_drafter: LoadDrafter, spec: tm.DrafterSpec) -> None:
+def test_drafter_equals_llama(
+    load_target: LoadTarget, load_drafter: LoadDrafter, spec: tm.DrafterSpec, kernels: str
+) -> None:
     """llama.cpp keeps the drafter's cache in F16 and rounds on the way: that is the tolerance."""
     blocks = []
-    for kernels in ("own", "llama"):
-        target = load_target(tm.DENSE, kernels=kernels)
+    for engine in (kernels, "llama"):
+        target = load_target(tm.DENSE, kernels=engine)
         drafter = load_drafter(target, tm.DENSE, spec)
         target.prefill(random_tokens(40, 90))
         rounds = []
@@ -190,17 +367,26 @@ def test_drafter_equals_llama(load_target: LoadTarget, load_drafter: LoadDrafter
 def test_what_the_own_graph_cannot_run_goes_to_llama(
     models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter
 ) -> None:
-    routed = load_target(tm.ROUTED)
-    assert (routed.kernels, routed.kernels_reason) == ("llama", "architecture 'qwen3moe'")
-    with pytest.raises(ModelError, match="qwen3moe"):
-        load_target(tm.ROUTED, kernels="own")
+    base = models.target(tm.DENSE).file
+    other = models.write(
+        tm.Gguf("internlm2", {k.replace("llama.", "internlm2.", 1): v for k, v in base.keys.items()}, base.tensors)
+    )
+    unknown = load_target(other, kernels="auto")
+    assert (unknown.kernels, unknown.kernels_reason) == ("llama", "architecture 'internlm2'")
+    with pytest.raises(ModelError, match="internlm2"):
+        load_target(other, kernels="own")
     with pytest.raises(ValueError, match="kernels"):
         load_target(tm.DENSE, kernels="fast")
-    coarse = load_target(tm.WIDE, cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on")
+    coarse = load_target(tm.WIDE, cache_type_k="q4_0", cache_type_v="q4_0", flash_attention="on")
     assert coarse.kernels == "llama"
     assert "cache types" in coarse.kernels_reason
+    with pytest.raises(ModelError, match="heads of 16"):
+        load_target(tm.DENSE, kernels="own", **Q8_CACHE)
     drafter = models.drafter(tm.DENSE, tm.DrafterSpec()).file
     odd = models.write(drafter.edit(set_tensors={"extra.weight": np.zeros((4, 4), np.float32)}))
-    assert "extra.weight" in _engine.own_drafter_refusal(str(odd))
-    with pytest.raises(DrafterError, match="--kernels llama"):
-        load_drafter(load_target(tm.DENSE, kernels="own"), tm.DENSE, odd)
+    assert "extra.weight" in _engine.drafter_refusal(str(odd), _engine.TargetOptions())
+    for kernels in ("own", "ggml"):
+        with pytest.raises(DrafterError, match="--kernels llama"):
+            load_drafter(load_target(tm.DENSE, kernels=kernels), tm.DENSE, odd)
+    with pytest.raises(ModelError, match="lfm2"):
+        load_target(tm.HYBRID, kernels="ggml")

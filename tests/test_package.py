@@ -41,7 +41,7 @@ def test_the_wheel_holds_the_package_and_nothing_else() -> None:
     files = installed_files()
     assert {path.split("/")[0] for path in files if not path.startswith("..")} == {"adaspark", info}
     assert {Path(path).stem for path in files if path.startswith("..")} == {"adaspark-run"}
-    assert {"adaspark/py.typed", "adaspark/_core.pyi", "adaspark/_engine.pyi"} <= files
+    assert {"adaspark/py.typed", "adaspark/_core.pyi", "adaspark/_engine.pyi", "adaspark/_replay.pyi"} <= files
     assert not {path for path in files if path.endswith((".h", ".a", ".cmake", ".cpp", ".pyx"))}
 
 
@@ -56,7 +56,7 @@ def test_core_works_without_the_engine() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("nm") is None, reason="reads ELF symbols with nm")
-@pytest.mark.parametrize("name", ["_core", "_engine"])
+@pytest.mark.parametrize("name", ["_core", "_engine", "_replay"])
 def test_modules_export_their_init_function_only(name: str) -> None:
     """Two libraries with llama.cpp inside can share a process only if neither shows its symbols."""
     command = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", module_file(f"adaspark.{name}")]

@@ -17,11 +17,14 @@ import click
 
 import adaspark
 from adaspark._native import _engine
+from adaspark.cli.bench import bench
 from adaspark.cli.chat import chat
 from adaspark.cli.doctor import doctor
 from adaspark.cli.generate import INTERRUPTED, generate
 from adaspark.cli.models import models
 from adaspark.cli.output import Output
+from adaspark.cli.replay import replay
+from adaspark.cli.store import store
 from adaspark.errors import AdaSparkError, WrongRoleError
 
 PROGRAM = "adaspark-run"
@@ -70,7 +73,7 @@ def app() -> None:
     """
 
 
-for _command in (generate, chat, doctor, models):
+for _command in (generate, chat, doctor, models, store, replay, bench):
     app.add_command(_command)
 
 

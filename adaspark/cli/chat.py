@@ -31,7 +31,7 @@ def chat(output: Output, /, **values: Any) -> int:
     system = system_of(values)
     interrupts = Interrupts()
     with open_engine(values, output, interrupts) as engine:
-        conversation = Conversation(engine.chat(system, **params), output, interrupts)
+        conversation = Conversation(engine.chat(system, **params), output, interrupts, verbose=values["verbose"] > 0)
         try:
             code = conversation.run(values["prompt"], single=values["single_turn"])
         finally:
@@ -43,11 +43,12 @@ def chat(output: Output, /, **values: Any) -> int:
 class Conversation:
     """The loop of turns."""
 
-    def __init__(self, chat: Chat, output: Output, interrupts: Interrupts) -> None:
+    def __init__(self, chat: Chat, output: Output, interrupts: Interrupts, *, verbose: bool) -> None:
         self.chat = chat
         self.turns: list[dict[str, Any]] = []
         self._output = output
         self._interrupts = interrupts
+        self._verbose = verbose
         self._interactive = sys.stdin.isatty()
 
     def run(self, first: str | None, *, single: bool) -> int:
@@ -89,7 +90,7 @@ class Conversation:
                 return True
             stream(generation, self._output, self._interrupts)
         self.turns.append(generation.result.to_dict())
-        self._output.statistics(generation.result)
+        self._output.statistics(generation.result, whole=self._verbose)
         return self._interactive or not self._interrupts.hit
 
     def _read(self) -> str | None:

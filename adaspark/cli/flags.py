@@ -18,10 +18,14 @@ GENERATE: Final = "generate"
 CHAT: Final = "chat"
 DOCTOR: Final = "doctor"
 MODELS: Final = "models"
+STORE: Final = "store"
+REPLAY: Final = "replay"
+BENCH: Final = "bench"
 
 _RUN = frozenset({GENERATE, CHAT})
-_LOAD = frozenset({GENERATE, CHAT, DOCTOR})
-_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS})
+_ONE_ARM = frozenset({GENERATE, CHAT, DOCTOR})
+_LOAD = _ONE_ARM | {BENCH}
+_ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY, BENCH})
 
 
 def _arm(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
@@ -38,6 +42,14 @@ def _layers(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     except ValueError as error:
         msg = f"{value!r} is not a number of layers, 'all' or 'auto'"
         raise click.BadParameter(msg) from error
+
+
+def _arms(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
+    """Arms separated by commas."""
+    try:
+        return None if value is None else [str(Arm.parse(text)) for text in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +105,69 @@ FLAGS: Final = (
     Flag(
         "arm",
         ("--arm",),
-        "adaspark (learns what pays), plain, chain:N (N drafts a round) or tree:N (N rows a round). Default: adaspark.",
-        _LOAD,
+        "adaspark (learns what pays), adaspark:N (N rows a round), plain, chain:N (N drafts a round), tree:N (N rows a "
+        "round) or cost; adaspark may end in :no-text, :no-acceptance, :no-gating. Default: adaspark.",
+        _ONE_ARM,
         check=_arm,
         metavar="ARM",
     ),
-    Flag("draft_max", ("--spec-draft-n-max",), "The same as --arm chain:N.", _LOAD, _COUNT, metavar="N"),
+    Flag("draft_max", ("--spec-draft-n-max",), "The same as --arm chain:N.", _ONE_ARM, _COUNT, metavar="N"),
+    Flag(
+        "store",
+        ("--store",),
+        "File that keeps what is learned; 'none' keeps nothing. Default: one in the user's cache folder.",
+        _RUN | {STORE},
+        metavar="FILE",
+    ),
+    Flag(
+        "trace", ("--trace",), "File that every round's record is appended to (docs/traces.md).", _RUN, metavar="FILE"
+    ),
+    _switch(
+        "full_trace",
+        ("--full-trace",),
+        "Have the drafter propose at every position of the reply, for --trace; decodes plainly.",
+        _RUN,
+    ),
     Flag("prompt", ("-p", "--prompt"), "The prompt (in a chat, its first message).", _RUN, env=False, metavar="TEXT"),
     Flag(
         "file", ("-f", "--file"), "File with the prompt; - is stdin.", frozenset({GENERATE}), env=False, metavar="FILE"
     ),
     Flag("system", ("-sys", "--system-prompt"), "System message.", _RUN, metavar="TEXT"),
     Flag("system_file", ("-sysf", "--system-prompt-file"), "File with the system message.", _RUN, metavar="FILE"),
-    Flag("n_predict", ("-n", "--predict", "--n-predict"), "Tokens to write; -1 = until the context ends.", _RUN, int),
+    Flag(
+        "n_predict",
+        ("-n", "--predict", "--n-predict"),
+        "Tokens to write; -1 = until the context ends.",
+        _RUN | {BENCH},
+        int,
+    ),
+    Flag(
+        "conversations",
+        ("--conversations",),
+        "Conversations of each file, spread evenly over it. Default: all.",
+        frozenset({BENCH}),
+        click.IntRange(min=1),
+        env=False,
+        metavar="N",
+    ),
+    Flag(
+        "turns",
+        ("--turns",),
+        "Turns of each conversation. Default: 1.",
+        frozenset({BENCH}),
+        click.IntRange(min=1),
+        env=False,
+        metavar="N",
+    ),
+    Flag(
+        "order",
+        ("--order",),
+        "Seed of the order of conversations and arms. Default: 0.",
+        frozenset({BENCH}),
+        _COUNT,
+        env=False,
+        metavar="N",
+    ),
     Flag("n_ctx", ("-c", "--ctx-size"), "Context, tokens; 0 = the model's. Default: at most 4096.", _LOAD, _COUNT),
     Flag("n_ctx_draft", ("-cd", "--ctx-size-draft"), "Tokens the drafter remembers; 0 = the context.", _LOAD, _COUNT),
     Flag("n_batch", ("-b", "--batch-size"), "Prompt tokens read at once.", _LOAD, int),
@@ -128,7 +190,7 @@ FLAGS: Final = (
         check=_layers,
         metavar="N",
     ),
-    Flag("kernels", ("--kernels",), "What runs the model: our own kernels or llama.cpp.", _LOAD, click.Choice(KERNELS)),
+    Flag("kernels", ("--kernels",), "What runs the model: own (CPU), ggml or llama.", _LOAD, click.Choice(KERNELS)),
     Flag("flash_attention", ("-fa", "--flash-attn"), "Flash attention.", _LOAD, click.Choice(FLASH_ATTENTION)),
     Flag("cache_type_k", ("-ctk", "--cache-type-k"), "Type of K in the cache.", _LOAD, click.Choice(CACHE_TYPES)),
     Flag("cache_type_v", ("-ctv", "--cache-type-v"), "Type of V in the cache.", _LOAD, click.Choice(CACHE_TYPES)),
@@ -164,6 +226,31 @@ FLAGS: Final = (
         "chat_template_file", ("--chat-template-file",), "Jinja template instead of the model's.", _RUN, metavar="FILE"
     ),
     _switch("single_turn", ("-st", "--single-turn"), "Stop after one reply.", frozenset({CHAT})),
+    Flag(
+        "arms",
+        ("--arms",),
+        "Arms to compare, separated by commas; ratios are to the first.",
+        frozenset({REPLAY, BENCH}),
+        env=False,
+        check=_arms,
+        metavar="ARM,...",
+    ),
+    Flag(
+        "costs",
+        ("--costs",),
+        "JSON table of what rounds cost (docs/traces.md), in place of the trace's own law.",
+        frozenset({REPLAY}),
+        env=False,
+        metavar="FILE",
+    ),
+    Flag(
+        "plot",
+        ("--plot",),
+        "Folder to write plots to (needs the extra 'bench').",
+        frozenset({REPLAY, BENCH}),
+        env=False,
+        metavar="DIR",
+    ),
     _switch("json", ("--json",), "Print one JSON object on stdout, also for an error.", _ALL),
     _switch("no_color", ("--no-color",), "No colours (as with NO_COLOR set).", _ALL),
     Flag("verbose", ("-v", "--verbose"), "Log more to stderr; twice for everything.", _ALL, env=False, count=True),

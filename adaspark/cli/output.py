@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from itertools import zip_longest
 from typing import Any
 
 import click
@@ -73,10 +74,12 @@ class Output:
         click.echo(f"{prefix} {message}", err=True, color=self._stderr_color())
         self.emit({**self.partial, "error": {"type": kind, "message": message}})
 
-    def statistics(self, result: Result) -> None:
-        """One line on where the time went; in JSON mode the object has it."""
+    def statistics(self, result: Result, *, whole: bool = True) -> None:
+        """Lines on how the reply came about, the first one alone unless ``whole``; in JSON mode the object has it."""
         if not self.as_json:
             self.note(describe(result))
+            for line in details(result) if whole else ():
+                self.note(line)
 
     def _stderr_color(self) -> bool | None:
         return None if self.color else False
@@ -99,6 +102,34 @@ def describe(result: Result) -> str:
         parts.append(result.arm + (f" ({drafts.reason})" if drafts.reason else ""))
     parts.append(result.finish_reason)
     return "[" + " | ".join(parts) + "]"
+
+
+def details(result: Result) -> list[str]:
+    """What was drafted and accepted, what the models said of it, where the time went: a line each, no empty ones."""
+    times, drafts, learning = result.timings, result.speculation, result.speculation.learning
+    lines: list[list[str]] = []
+    if drafts.rounds and drafts.tokens_per_round is not None:
+        widths = ", ".join(f"{width} {share:.0%}" for width, share in sorted(drafts.width_shares.items()))
+        lines.append(
+            [f"{drafts.tokens_per_round:.2f} tokens a round", f"{drafts.rows} rows", f"rounds by rows: {widths}"]
+        )
+    if drafts.drafted:
+        sources = [f"{name} {s.accepted} of {s.drafted}" for name, s in drafts.sources.items() if s.drafted]
+        depths = zip_longest(drafts.accepted_by_depth, drafts.drafted_by_depth, fillvalue=0)
+        lines.append(
+            ["accepted: " + ", ".join(sources), "by depth: " + " ".join(f"{hit}/{drafted}" for hit, drafted in depths)]
+        )
+    if learning is not None and drafts.rounds:
+        told = [f"drafts expected {learning.expected_accepted:.1f}, accepted {learning.realised_accepted}"]
+        if learning.fitted_log_loss is not None and learning.head_log_loss is not None:
+            told.append(f"log loss {learning.fitted_log_loss:.3f} fitted, {learning.head_log_loss:.3f} by the head")
+        if learning.price_error is not None:
+            told.append(f"price of a verify off by {learning.price_error:.1%}, median of {learning.priced_rounds}")
+        lines.append(told)
+    if drafts.rounds:
+        parts = ("draft", "inject", "plan", "verify", "walk", "commit")
+        lines.append(["ms: " + ", ".join(f"{part} {getattr(times, part + '_ms'):.1f}" for part in parts)])
+    return ["[" + " | ".join(line) + "]" for line in lines]
 
 
 class _Formatter(logging.Formatter):

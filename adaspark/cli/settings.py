@@ -30,7 +30,7 @@ def usage_errors() -> Iterator[None]:
 
 def arm_of(values: dict[str, Any]) -> str | None:
     """The arm asked for, None where the default is to be taken."""
-    arm, drafts = values["arm"], values["draft_max"]
+    arm, drafts = values.get("arm"), values.get("draft_max")
     if arm is not None and drafts is not None:
         msg = "--spec-draft-n-max N is --arm chain:N: give one of the two"
         raise click.UsageError(msg)
@@ -51,7 +51,8 @@ def files_of(values: dict[str, Any], progress: InterruptibleProgress) -> ModelPa
             hub_drafter=values["hf_repo_draft"],
             progress=progress,
         )
-    return ModelPair(pair.target, None, pair.source) if arm_of(values) == "plain" else pair
+    needless = arm_of(values) == "plain" and not values.get("full_trace")
+    return ModelPair(pair.target, None, pair.source) if needless else pair
 
 
 def engine_options(values: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +102,11 @@ def open_engine(values: dict[str, Any], output: Output, interrupts: Interrupts) 
     files = files_of(values, progress)
     with interrupts, usage_errors():
         try:
-            return Engine(files, arm=arm, chat_template=template, progress=progress, **options)
+            store = "auto" if values.get("store") is None else values["store"]
+            trace = values.get("trace")
+            return Engine(
+                files, arm=arm, chat_template=template, store=store, trace=trace, progress=progress, **options
+            )
         except AdaSparkError:
             if interrupts.hit:
                 raise KeyboardInterrupt from None

@@ -10,6 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import adaspark
+from adaspark.arms import set_arm
+from adaspark.config import Arm
+
 if TYPE_CHECKING:
     from adaspark._engine import Drafter, Request, Target
 
@@ -23,6 +27,8 @@ class Load:
     threads: int = 0
     ctx: int = 4096
     flash_attention: str = "auto"
+    kernels: str = "auto"
+    gpu_layers: int = -1  # -1 = all, where the build has a GPU
     engine: str | None = None  # another build of the extension module; None = the installed one
 
     def to_dict(self) -> dict[str, Any]:
@@ -35,6 +41,8 @@ def add_load_options(parser: argparse.ArgumentParser, drafter: bool = True) -> N
     parser.add_argument("--threads", type=int, default=0, help="0: the engine's default")
     parser.add_argument("--ctx", type=int, default=4096, help="tokens (default %(default)s)")
     parser.add_argument("--flash-attention", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--kernels", default="auto", choices=["auto", "own", "ggml", "llama"])
+    parser.add_argument("--gpu-layers", type=int, default=-1, metavar="N", help="-1: all (default)")
     parser.add_argument("--engine", type=Path, metavar="FILE", help="another build of adaspark._engine to measure")
 
 
@@ -45,6 +53,8 @@ def load_of(args: argparse.Namespace) -> Load:
         threads=args.threads,
         ctx=args.ctx,
         flash_attention=args.flash_attention,
+        kernels=args.kernels,
+        gpu_layers=args.gpu_layers,
         engine=None if args.engine is None else str(args.engine),
     )
 
@@ -52,9 +62,7 @@ def load_of(args: argparse.Namespace) -> Load:
 def load_engine(path: str | None) -> ModuleType:
     """``adaspark._engine``, or another build of it that takes its place in this process."""
     name = "adaspark._engine"
-    if path is not None and name not in sys.modules:
-        import adaspark
-
+    if path is not None and sys.modules[name].__file__ != path:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             msg = f"{path} is not an extension module"
@@ -72,23 +80,20 @@ def open_models(load: Load) -> tuple[Target, Drafter | None]:
     options.n_ctx = load.ctx
     options.n_threads = load.threads
     options.flash_attention = load.flash_attention
+    options.kernels = load.kernels
+    options.n_gpu_layers = load.gpu_layers
     target: Target = engine.Target(load.target, options)
     drafter: Drafter | None = None
     if load.drafter is not None:
-        drafter = engine.Drafter(load.drafter, target, engine.DrafterOptions())
+        draft_options = engine.DrafterOptions()
+        draft_options.n_gpu_layers = load.gpu_layers
+        drafter = engine.Drafter(load.drafter, target, draft_options)
     return target, drafter
 
 
 def request_of(arm: str, n_predict: int) -> Request:
-    """A greedy request on an arm as the command line writes it: plain, chain:N, tree:N."""
-    kind, _, n = arm.partition(":")
+    """A greedy request on an arm as the command line writes it."""
     request: Request = load_engine(None).Request()
-    request.arm, request.arm_n = kind, int(n or 0)
+    set_arm(request, Arm.parse(arm))
     request.n_predict = n_predict
     return request
-
-
-def rows_of(arm: str) -> int:
-    """Rows of an arm's verify."""
-    kind, _, n = arm.partition(":")
-    return {"plain": 1, "chain": int(n or 0) + 1, "tree": max(1, int(n or 0))}[kind]

@@ -1,37 +1,19 @@
-"""Terminal output: tables to stdout, progress to stderr, raw results to a file as JSON lines."""
+"""Progress and notes to stderr, raw results to a file as JSON lines. Tables: ``adaspark.cli.tables``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_OUT = Console()
 _ERR = Console(stderr=True)
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> None:
-    """Print a table; every column but the first is set right."""
-    out = Table()
-    for i, column in enumerate(columns):
-        out.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
-    for row in rows:
-        out.add_row(*row)
-    # Where the output is not a terminal rich assumes 80 columns and cuts; a table in a file may be as wide as it is.
-    console = _OUT if _OUT.is_terminal else Console(width=200)
-    # A table's own title and caption would be folded to its width.
-    console.print(title, style="bold", markup=False, highlight=False)
-    console.print(out)
-    if caption is not None:
-        console.print(caption, markup=False, highlight=False, style="dim")
 
 
 def note(text: str) -> None:

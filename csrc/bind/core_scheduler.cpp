@@ -35,6 +35,9 @@ py::dict report_dict(const Scheduler & s) {
     d["tokens"] = r.tokens;
     d["verify_us"] = r.verify_price;
     d["draft_us"] = r.draft_price;
+    d["fitted_loss"] = r.fitted_loss;
+    d["head_loss"] = r.head_loss;
+    d["labelled"] = r.labelled;
     return d;
 }
 
@@ -104,6 +107,32 @@ py::list widths_list(const Scheduler & s) {
     return out;
 }
 
+// The cost model at any context, leaving the scheduler's own prices alone.
+py::dict prices_at(const Scheduler & s, int32_t context) {
+    if (context < 0) {
+        throw py::value_error("a context is 0 tokens or more");
+    }
+    WidthTable table = s.widths();
+    Offer offer;
+    table.offer(static_cast<uint32_t>(context), s.config().max_rows, offer);
+    py::list rows;
+    py::list us;
+    py::list samples;
+    for (int32_t i = 0; i < table.size(); ++i) {
+        const WidthClass & c = table.at(i);
+        rows.append(c.high);
+        us.append(table.measured(c.high) ? py::object(py::float_(table.price_of(c.high))) : py::none());
+        samples.append(c.timed.count);
+    }
+    py::dict d;
+    d["rows"] = rows;
+    d["us"] = us;
+    d["samples"] = samples;
+    d["draft_us"] = offer.draft_known ? py::object(py::float_(offer.draft)) : py::none();
+    d["commit_us"] = py::make_tuple(s.commit_time(false), s.commit_time(true));
+    return d;
+}
+
 } // namespace
 
 void init_scheduler(py::module_ & m) {
@@ -159,6 +188,7 @@ void init_scheduler(py::module_ & m) {
             py::arg("path").noconvert(), py::arg("next_token"), py::arg("draft_us"), py::arg("verify_us"),
             py::arg("commit_us"), py::arg("last"))
         .def("end_request", &Scheduler::end_request)
+        .def_static("state_version", &Scheduler::state_version)
         .def("save",
              [](const Scheduler & s) {
                  const std::vector<uint8_t> bytes = s.save();
@@ -171,10 +201,12 @@ void init_scheduler(py::module_ & m) {
                 return s.load({reinterpret_cast<const uint8_t *>(v.data()), v.size()});
             },
             py::arg("bytes"))
+        .def_property_readonly("sum_q", &Scheduler::sum_q)
         .def_property_readonly("report", &report_dict)
         .def_property_readonly("candidates", &candidates_dict)
         .def_property_readonly("acceptance", &acceptance_dict)
         .def_property_readonly("widths", &widths_list)
+        .def("prices_at", &prices_at, py::arg("context"))
         .def_property_readonly("incumbent", &Scheduler::incumbent)
         .def_property_readonly("context", &Scheduler::context)
         .def_property_readonly("rate", &Scheduler::rate)

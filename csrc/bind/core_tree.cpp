@@ -1,4 +1,5 @@
 #include "bind/core_arrays.h"
+#include "core/block.h"
 #include "core/tree.h"
 
 #include <memory>
@@ -28,6 +29,26 @@ std::vector<Candidate> candidates(const Array<int32_t> & tokens, const Array<int
 void init_tree(py::module_ & m) {
     m.attr("MAX_ROWS") = kMaxRows;
     m.attr("MAX_CANDIDATES") = kMaxCandidates;
+    m.def(
+        "block_candidates",
+        [](const Array<int32_t> & tokens, const Array<float> & logits, const Array<float> & confidence) {
+            const auto positions = static_cast<int32_t>(confidence.size());
+            require(positions > 0 && tokens.size() % positions == 0 && logits.size() == tokens.size(),
+                    "tokens and logits are (B * K,), confidence is (B,)");
+            require(tokens.size() <= kMaxCandidates, "too many candidates");
+            const auto k = static_cast<int32_t>(tokens.size() / positions);
+            std::vector<Candidate> out(static_cast<size_t>(tokens.size()));
+            candidates_from_block({positions, k, view(tokens), view(logits), view(confidence)}, out);
+            Array<int32_t> parents(tokens.size());
+            Array<float> q(tokens.size());
+            for (size_t i = 0; i < out.size(); ++i) {
+                parents.mutable_data()[i] = out[i].parent;
+                q.mutable_data()[i] = out[i].q;
+            }
+            return py::make_tuple(parents, q);
+        },
+        py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("confidence").noconvert(),
+        "Parent and head-based q of a block's candidates: position * K + column.");
     m.def(
         "order_best_first",
         [](const Array<int32_t> & parents, const Array<float> & q, int32_t limit) {

@@ -45,12 +45,16 @@ py::tuple draft(const PyDrafter & self, int32_t anchor, int32_t n_draft) {
 
 void init_drafter(py::module_ & m) {
     m.def(
-        "own_drafter_refusal",
-        [](const std::string & path) {
+        "drafter_refusal",
+        [](const std::string & path, const TargetOptions & options) {
+            const std::string kernels = kernels_wanted(options);
             graph::ModelSpec spec;
-            return graph::read_spec(GgufFile(path), spec);
+            return kernels == "llama"
+                       ? std::string()
+                       : graph::read_spec(GgufFile(path), spec,
+                                          kernels == "own" ? graph::Executor::own : graph::Executor::ggml);
         },
-        py::arg("path"));
+        py::arg("path"), py::arg("options"));
 
     py::class_<DrafterOptions>(m, "DrafterOptions", py::is_final())
         .def(py::init<>())

@@ -1,6 +1,8 @@
 #include "bind/engine_slots.h"
 #include "engine/session.h"
 
+#include <algorithm>
+
 namespace adaspark::bind {
 
 namespace {
@@ -83,6 +85,32 @@ py::object last_round(const PySession & self) {
     return out;
 }
 
+// A count by depth, up to the deepest that is not zero.
+template <class Counts> py::list by_depth(const Counts & counts) {
+    const auto last = std::find_if(counts.rbegin(), counts.rend(), [](int32_t n) { return n != 0; });
+    py::list out;
+    for (auto it = counts.begin(); it != last.base(); ++it) {
+        out.append(*it);
+    }
+    return out;
+}
+
+py::dict depth_counts(const DepthCounts & counts) {
+    py::dict out;
+    out["drafted_by_depth"] = by_depth(counts.drafted);
+    out["accepted_by_depth"] = by_depth(counts.accepted);
+    return out;
+}
+
+py::object median(std::vector<float> values) {
+    if (values.empty()) {
+        return py::none();
+    }
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return py::float_(*middle);
+}
+
 py::dict statistics(const PySession & self) {
     const Statistics & s = self.get().statistics();
     py::dict out;
@@ -94,15 +122,36 @@ py::dict statistics(const PySession & self) {
     out["rows"] = s.rows;
     out["drafted"] = s.drafted;
     out["accepted"] = s.accepted;
-    out["drafted_by_depth"] = s.drafted_by_depth;
-    out["accepted_by_depth"] = s.accepted_by_depth;
-    out["width_rounds"] = s.width_rounds;
+    DepthCounts all;
+    py::dict sources;
+    static constexpr const char * kNames[kSources] = {"drafter", "text", "agreed"};
+    for (std::size_t source = 0; source < kSources; ++source) {
+        for (std::size_t depth = 0; depth < core::kMaxRows; ++depth) {
+            all.drafted[depth] += s.sources[source].drafted[depth];
+            all.accepted[depth] += s.sources[source].accepted[depth];
+        }
+        sources[kNames[source]] = depth_counts(s.sources[source]);
+    }
+    out["drafted_by_depth"] = by_depth(all.drafted);
+    out["accepted_by_depth"] = by_depth(all.accepted);
+    out["sources"] = sources;
+    py::dict widths;
+    for (std::size_t rows = 0; rows < s.width_rounds.size(); ++rows) {
+        if (s.width_rounds[rows] > 0) {
+            widths[py::int_(rows)] = s.width_rounds[rows];
+        }
+    }
+    out["width_rounds"] = widths;
     out["rounds_plain"] = s.rounds_plain;
     out["rounds_text"] = s.rounds_text;
     out["rounds_draft"] = s.rounds_draft;
-    out["text_drafted"] = s.text_drafted;
-    out["text_accepted"] = s.text_accepted;
-    out["agreed_accepted"] = s.agreed_accepted;
+    out["expected_accepted"] = s.expected_accepted;
+    out["realised_accepted"] = s.realised_accepted;
+    out["fitted_loss"] = s.fitted_loss;
+    out["head_loss"] = s.head_loss;
+    out["labelled"] = s.labelled;
+    out["priced_rounds"] = s.price_errors.size();
+    out["price_error"] = median(s.price_errors);
     out["prefill_us"] = s.prefill_us;
     out["inject_us"] = s.inject_us;
     out["draft_us"] = s.draft_us;
@@ -112,6 +161,21 @@ py::dict statistics(const PySession & self) {
     out["commit_us"] = s.commit_us;
     out["decode_us"] = s.decode_us;
     return out;
+}
+
+py::object learned(const PySession & self, const Request & request) {
+    const Lease lease(*self.slot);
+    const std::vector<uint8_t> bytes = self.get().learned_save(request);
+    if (bytes.empty()) {
+        return py::none();
+    }
+    return py::bytes(reinterpret_cast<const char *>(bytes.data()), bytes.size());
+}
+
+bool restore(const PySession & self, const Request & request, const py::bytes & state) {
+    const std::string_view bytes = state;
+    const Lease lease(*self.slot);
+    return self.get().learned_load(request, {reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size()});
 }
 
 void set_proposer(const PySession & self, const py::object & proposer) {
@@ -143,7 +207,11 @@ void init_session(py::module_ & m) {
         .def_property(
             "arm", [](const Request & r) { return arm_name(r.arm); },
             [](Request & r, const std::string & name) { r.arm = arm_of(name); })
-        .def_readwrite("arm_n", &Request::arm_n);
+        .def_readwrite("arm_n", &Request::arm_n)
+        .def_readwrite("text", &Request::text)
+        .def_readwrite("acceptance", &Request::acceptance)
+        .def_readwrite("gating", &Request::gating)
+        .def_readwrite("draft_only", &Request::draft_only);
 
     py::class_<PySession>(m, "Session", py::is_final())
         .def(py::init(&make), py::arg("target"), py::arg("drafter") = py::none(), py::keep_alive<1, 2>(),
@@ -172,6 +240,15 @@ void init_session(py::module_ & m) {
         .def_property_readonly("last_round", &last_round)
         .def_property_readonly("warnings", [](const PySession & self) { return self.get().warnings(); })
         .def_property_readonly("statistics", &statistics)
+        .def(
+            "set_trace", [](const PySession & self, bool on) { self.get().trace_set(on); }, py::arg("on"))
+        .def("trace",
+             [](const PySession & self) {
+                 const std::span<const uint8_t> bytes = self.get().trace();
+                 return py::bytes(reinterpret_cast<const char *>(bytes.data()), bytes.size());
+             })
+        .def("learned", &learned, py::arg("request"))
+        .def("restore", &restore, py::arg("request"), py::arg("state"))
         .def("set_proposer", &set_proposer, py::arg("proposer"));
 }
 

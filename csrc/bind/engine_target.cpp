@@ -35,7 +35,8 @@ py::object prefill(const PyTarget & self, const py::object & tokens, const py::o
     return copy_array<float>(logits, {static_cast<py::ssize_t>(logits.size())});
 }
 
-py::tuple verify(const PyTarget & self, const py::object & tokens, const py::object & parents, bool want_logits) {
+py::tuple verify(const PyTarget & self, const py::object & tokens, const py::object & parents, bool want_logits,
+                 bool want_picks) {
     const Ints token = as_ints(tokens);
     const Ints parent = as_ints(parents);
     const Lease lease(*self.slot);
@@ -45,15 +46,19 @@ py::tuple verify(const PyTarget & self, const py::object & tokens, const py::obj
         const py::gil_scoped_release release;
         target.verify(view(token), view(parent));
     }
-    py::array_t<int32_t> best(n);
+    py::array_t<int32_t> best(want_picks ? n : 0);
     py::object logits = py::none();
     if (want_logits) {
         logits = py::array_t<float>({n, static_cast<py::ssize_t>(target.n_vocab())});
     }
     for (py::ssize_t i = 0; i < n; ++i) {
-        const std::span<float> row = target.row_logits(static_cast<int32_t>(i));
-        best.mutable_at(i) = argmax(row);
+        const auto r = static_cast<int32_t>(i);
+        if (want_picks) {
+            const int32_t pick = target.row_pick(r);
+            best.mutable_at(i) = pick > 0 ? pick : argmax(target.row_logits(r));
+        }
         if (want_logits) {
+            const std::span<float> row = target.row_logits(r);
             auto array = py::reinterpret_borrow<py::array_t<float>>(logits);
             std::copy(row.begin(), row.end(), array.mutable_data(i, 0));
         }
@@ -145,7 +150,8 @@ void init_target(py::module_ & m) {
             },
             py::arg("token"))
         .def("prefill", &prefill, py::arg("tokens"), py::arg("progress") = py::none())
-        .def("verify", &verify, py::arg("tokens"), py::arg("parents"), py::arg("logits") = false)
+        .def("verify", &verify, py::arg("tokens"), py::arg("parents"), py::arg("logits") = false,
+             py::arg("picks") = true)
         .def(
             "commit",
             [](const PyTarget & t, const py::object & path) {

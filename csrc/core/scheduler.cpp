@@ -383,6 +383,14 @@ void Scheduler::explore(int32_t rows) noexcept {
     }
 }
 
+double Scheduler::sum_q() const noexcept {
+    double sum = 0.0;
+    for (int32_t row = 1; row < tree_.rows; ++row) {
+        sum += order_.path_q[tree_.candidate[row]];
+    }
+    return sum;
+}
+
 const Tree & Scheduler::plan(const DraftBlock * block) noexcept {
     const bool drafted = block != nullptr && !block->confidence.empty();
     if (drafted) {

@@ -89,6 +89,11 @@ struct RoundReport {
     double tokens = 1.0;       // expected, the anchor's included
     double verify_price = 0.0; // microseconds; 0 = not priced
     double draft_price = 0.0;
+    // Filled in by observe(): log losses of the two estimates over the parents the outcome labelled, nats. 0 parents
+    // where the fitted model is off or nothing was labelled.
+    double fitted_loss = 0.0;
+    double head_loss = 0.0;
+    int32_t labelled = 0; // parents
 };
 
 class Scheduler {
@@ -111,6 +116,7 @@ class Scheduler {
     // Refits the laws. Call once after a request's last observe.
     void end_request() noexcept;
 
+    static uint32_t state_version() noexcept; // of the bytes below
     std::vector<uint8_t> save() const;
     // False, leaving this scheduler as it was, when the bytes are of another version or configuration, or damaged.
     bool load(std::span<const uint8_t> bytes);
@@ -119,6 +125,7 @@ class Scheduler {
     const RoundReport & report() const noexcept { return report_; }
     const CandidateSet & candidates() const noexcept { return set_; }
     const Order & order() const noexcept { return order_; }
+    double sum_q() const noexcept; // S of the last plan's tree: accepted drafts expected of it
     const RoundPrices & prices() const noexcept { return report_.fitted ? fitted_ : head_; }
     const WidthTable & widths() const noexcept { return learned_.widths; }
     const Offer & offer() const noexcept { return offer_; }
@@ -129,6 +136,8 @@ class Scheduler {
     const SuffixIndex & index() const noexcept { return index_; }
     int32_t incumbent() const noexcept { return learned_.incumbent; }
     int32_t context() const noexcept { return context_; }
+    // Microseconds: decayed mean of what follows the verify, in rounds without and with the drafter; 0 = none yet.
+    double commit_time(bool drafted) const noexcept { return learned_.commit[drafted ? 1 : 0]; }
     // Long-run tokens per microsecond of the band, with the machine at the speed its laws were learned at; 0 = unknown.
     double rate() const noexcept { return learned_.rate.rate(static_cast<uint32_t>(context_)); }
 

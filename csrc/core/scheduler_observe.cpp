@@ -105,7 +105,10 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
         kernels().log(likelihood, 2 * labels.count);
         for (int32_t i = 0; i < labels.count; ++i) {
             learned_.guard.add(-likelihood[i], -by_head[i]);
+            report_.fitted_loss -= likelihood[i];
+            report_.head_loss -= by_head[i];
         }
+        report_.labelled = labels.count;
         learned_.acceptance.learn(set_, features_, fitted_, labels);
     }
     if (config_.offset) {

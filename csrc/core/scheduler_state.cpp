@@ -21,6 +21,8 @@ uint64_t checksum(std::span<const uint8_t> bytes) noexcept { // FNV-1a
 
 } // namespace
 
+uint32_t Scheduler::state_version() noexcept { return kVersion; }
+
 std::vector<uint8_t> Scheduler::save() const {
     std::vector<uint8_t> bytes;
     Writer write(bytes);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace adaspark {
@@ -23,8 +24,12 @@ struct DraftBackendOptions {
 class DraftBackend {
   public:
     virtual ~DraftBackend() = default;
-    // Put target features [n][tapped layers x n_embd] into the cache at positions `position`, `position` + 1, ...
-    virtual void inject(const float * features, int32_t n, int32_t position) = 0;
+    // Rows of the target's last decode were committed; their features are to be injected later. True: they were kept
+    // here, as rows `at`, `at` + 1, ... of those that wait. False: the caller keeps them.
+    virtual bool keep(std::span<const int32_t> /*rows*/, int32_t /*at*/) { return false; }
+    // Put features of `n` rows into the cache at positions `position`, `position` + 1, ...: the waiting rows from
+    // `first` on where keep() kept them, else `features` [n][tapped layers x n_embd].
+    virtual void inject(const float * features, int32_t first, int32_t n, int32_t position) = 0;
     // Run the block [anchor, mask, ...] of `rows` rows at `position`; fill the last `n_draft` of them into `out`. The
     // cache is left as it was.
     virtual void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, Block & out) = 0;
@@ -40,6 +45,10 @@ class DraftBackend {
 
 std::unique_ptr<DraftBackend> llama_draft(const std::string & path, Target & target, const DrafterInfo & info,
                                           const DraftBackendOptions & options, const LoadProgress & progress);
+
+// Throws DrafterError when the graph in ggml's operations cannot run the file. The target must run on it.
+std::unique_ptr<DraftBackend> ggml_draft(const std::string & path, Target & target, const DrafterInfo & info,
+                                         const DraftBackendOptions & options, const LoadProgress & progress);
 
 // Throws DrafterError when the own graph cannot run the file. The target must run on it.
 std::unique_ptr<DraftBackend> own_draft(const std::string & path, Target & target, const DrafterInfo & info,

@@ -2,6 +2,7 @@
 
 #include "engine/backend.h"
 #include "engine/error.h"
+#include "engine/ggml_graph/ggml_target.h"
 #include "engine/graph/forward.h"
 
 #include <algorithm>
@@ -23,12 +24,13 @@ Drafter::Drafter(const std::string & path, Target & target, const DrafterOptions
 
     // The block runs on top of what is remembered, so a full target context needs that much more.
     n_ctx_ = (options.n_ctx > 0 ? std::min(options.n_ctx, target.n_ctx()) : target.n_ctx()) + info_.block_size;
-    const bool own = target.backend().context() == nullptr;
-    n_batch_ = std::min(own ? graph::kMaxRows : 256, n_ctx_);
+    const bool llama = target.backend().context() != nullptr;
+    const bool ggml = dynamic_cast<ggml_graph::GgmlTarget *>(&target.backend()) != nullptr;
+    n_batch_ = std::min(llama || ggml ? 256 : graph::kMaxRows, n_ctx_);
     const DraftBackendOptions backend = {
         n_ctx_, n_batch_, options.n_threads > 0 ? options.n_threads : target.n_threads(), options.n_gpu_layers};
-    backend_ =
-        own ? own_draft(path, target, info_, backend, progress) : llama_draft(path, target, info_, backend, progress);
+    const auto open = llama ? llama_draft : ggml ? ggml_draft : own_draft;
+    backend_ = open(path, target, info_, backend, progress);
     for (const int32_t layer : info_.target_layers) {
         target.tap(layer);
     }
@@ -47,6 +49,16 @@ void Drafter::rows_committed(int32_t first, std::span<const int32_t> rows) {
     if (!following_ || first != n_past()) {
         return;
     }
+    if (!backend_->keep(rows, n_pending_)) {
+        keep(rows);
+    }
+    n_pending_ += static_cast<int32_t>(rows.size());
+    if (n_pending_ >= n_batch_) { // long prompts: keep the pending rows few
+        inject();
+    }
+}
+
+void Drafter::keep(std::span<const int32_t> rows) {
     const auto n_embd = static_cast<std::size_t>(target_.n_embd());
     const std::size_t begin = static_cast<std::size_t>(n_pending_) * width_;
     pending_.resize(begin + rows.size() * width_);
@@ -56,10 +68,6 @@ void Drafter::rows_committed(int32_t first, std::span<const int32_t> rows) {
             std::memcpy(pending_.data() + begin + i * width_ + layer * n_embd,
                         taps + static_cast<std::size_t>(rows[i]) * n_embd, n_embd * sizeof(float));
         }
-    }
-    n_pending_ += static_cast<int32_t>(rows.size());
-    if (n_pending_ >= n_batch_) { // long prompts: keep the pending rows few
-        inject();
     }
 }
 
@@ -79,7 +87,7 @@ void Drafter::rows_dropped(int32_t n_past) {
         n_pending_ = 0;
         n_injected_ = n_past;
     }
-    pending_.resize(static_cast<std::size_t>(n_pending_) * width_);
+    pending_.resize(std::min(pending_.size(), static_cast<std::size_t>(n_pending_) * width_));
 }
 
 void Drafter::make_room(int32_t rows) {
@@ -88,7 +96,7 @@ void Drafter::make_room(int32_t rows) {
     }
     // Forget a quarter at once: every removal walks the whole cache.
     const int32_t forget = std::max(n_injected_ - n_first_ + rows - n_ctx_, n_ctx_ / 4);
-    n_first_ = std::min(n_injected_, n_first_ + (forget + 7) / 8 * 8); // caches of our own move groups of 8
+    n_first_ = std::min(n_injected_, n_first_ + (forget + 15) / 16 * 16); // caches of our own move groups of 16
     backend_->forget(n_first_);
 }
 
@@ -96,7 +104,7 @@ void Drafter::inject() {
     for (int32_t done = 0; done < n_pending_;) {
         const int32_t chunk = std::min(n_batch_, n_pending_ - done);
         make_room(chunk);
-        backend_->inject(pending_.data() + static_cast<std::size_t>(done) * width_, chunk, n_injected_);
+        backend_->inject(pending_.data() + static_cast<std::size_t>(done) * width_, done, chunk, n_injected_);
         n_injected_ += chunk;
         done += chunk;
     }

@@ -69,6 +69,7 @@ class Drafter final : public RowObserver {
     void rows_dropped(int32_t n_past) override;
 
   private:
+    void keep(std::span<const int32_t> rows);
     void make_room(int32_t rows);
 
     std::string path_;
@@ -83,7 +84,7 @@ class Drafter final : public RowObserver {
     int32_t n_injected_ = 0;     // positions [n_first_, n_injected_) are in the cache
     int32_t n_pending_ = 0;      // positions kept in pending_ after those
     std::size_t width_ = 0;      // floats of one row's features: tapped layers x n_embd
-    std::vector<float> pending_; // [n_pending_][width_]
+    std::vector<float> pending_; // [n_pending_][width_]; empty where the backend keeps them
     Block block_;
 };
 

@@ -3,11 +3,15 @@
 #include "engine/backend.h"
 #include "engine/error.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <system_error>
 
+#include <ggml.h>
 #include <gguf.h>
 
 namespace adaspark {
@@ -199,6 +203,23 @@ std::vector<int64_t> GgufFile::tensor_integers(const std::string & name) const {
         throw ModelError(path_ + ": the tensor '" + name + "' cannot be read. Download the file again");
     }
     return widen<int64_t>(bytes.data(), bytes.size() / sizeof(int64_t));
+}
+
+std::string GgufFile::description() const {
+    std::map<ggml_type, double> weights;
+    double all = 0.0;
+    for (int64_t i = 0; i < gguf_get_n_tensors(ctx_.get()); ++i) {
+        const ggml_type type = gguf_get_tensor_type(ctx_.get(), i);
+        const double n = static_cast<double>(gguf_get_tensor_size(ctx_.get(), i)) /
+                         static_cast<double>(ggml_type_size(type)) * static_cast<double>(ggml_blck_size(type));
+        weights[type] += n;
+        all += n;
+    }
+    const auto most = std::max_element(weights.begin(), weights.end(),
+                                       [](const auto & a, const auto & b) { return a.second < b.second; });
+    char size[32];
+    std::snprintf(size, sizeof(size), all < 1e9 ? "%.1fM" : "%.2fB", all / (all < 1e9 ? 1e6 : 1e9));
+    return architecture_ + " " + size + " " + ggml_type_name(most->first);
 }
 
 } // namespace adaspark

@@ -19,6 +19,8 @@ class GgufFile {
     const std::string & path() const { return path_; }
     uint64_t file_size() const { return file_size_; } // bytes
     const std::string & architecture() const { return architecture_; }
+    // "llama 134.5M Q4_0": architecture, number of weights, the format most of them have.
+    std::string description() const;
     const gguf_context * context() const { return ctx_.get(); }
 
     bool has(const std::string & key) const;

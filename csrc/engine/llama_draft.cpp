@@ -34,7 +34,7 @@ class LlamaDraft final : public DraftBackend {
         }
     }
 
-    void inject(const float * features, int32_t n, int32_t position) override {
+    void inject(const float * features, int32_t /*first*/, int32_t n, int32_t position) override {
         llama_batch_ext_clear(batch_);
         for (int32_t i = 0; i < n; ++i) {
             // llama.cpp reads the row only

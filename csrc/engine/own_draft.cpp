@@ -20,25 +20,18 @@ class OwnDraft final : public DraftBackend {
         : info_(info), target_(dynamic_cast<OwnTarget &>(target.backend())) {
         const GgufFile file(path);
         std::string why = graph::read_spec(file, spec_);
-        if (why.empty() && !spec_.output && !spec_.embedding && target_.weights().output.n != spec_.draft.w2.n) {
-            why = "no head of its own for " + std::to_string(spec_.draft.w2.n) + " draft tokens";
-        }
-        for (const graph::TensorRef * table : {&spec_.draft.w1, &spec_.embedding}) { // looked up by the target's ids
-            if (why.empty() && *table && table->n < target.n_vocab()) {
-                why = "'" + table->name + "' has " + std::to_string(table->n) + " tokens, the target " +
-                      std::to_string(target.n_vocab());
-            }
-        }
-        if (why.empty() && spec_.draft.fc.k != static_cast<int64_t>(info.target_layers.size()) * target.n_embd()) {
-            why = "the shape of 'fc.weight'";
+        if (why.empty()) {
+            why = graph::drafter_misfit(spec_, target.n_vocab(), target_.weights().output.n,
+                                        static_cast<int64_t>(info.target_layers.size()) * target.n_embd());
         }
         if (!why.empty()) {
             throw DrafterError(path + ": our own graph cannot run this drafter: " + why + ". Use --kernels llama");
         }
-        cache_ = std::make_unique<graph::KvCache>(spec_.n_layer, spec_.n_head_kv, spec_.head_dim, options.n_ctx,
-                                                  target_.half_cache(), path, "-cd");
+        cache_ = std::make_unique<graph::KvCache>(
+            spec_.n_layer, spec_.n_head_kv, spec_.head_dim, options.n_ctx,
+            target_.cache_type() == kernels::Cache::f32 ? kernels::Cache::f32 : kernels::Cache::f16, path, "-cd");
         weights_ = std::make_unique<graph::Weights>(spec_, progress);
-        forward_ = std::make_unique<graph::Forward>(spec_, *weights_, target_.workers(), *cache_);
+        forward_ = std::make_unique<graph::Forward>(spec_, *weights_, target_.workers(), *cache_, nullptr);
         std::vector<int32_t> d2t;
         if (spec_.draft.d2t) {
             for (const int64_t id : file.tensor_integers("d2t")) {
@@ -50,7 +43,7 @@ class OwnDraft final : public DraftBackend {
         fused_.resize(static_cast<std::size_t>(graph::kMaxRows) * static_cast<std::size_t>(spec_.n_embd));
     }
 
-    void inject(const float * features, int32_t n, int32_t position) override {
+    void inject(const float * features, int32_t /*first*/, int32_t n, int32_t position) override {
         place(n, position);
         forward_->multiply(weights_->draft.fc, features, n, fused_.data());
         forward_->norm_rows(fused_.data(), n, spec_.n_embd, weights_->draft.fc_norm);
@@ -76,7 +69,7 @@ class OwnDraft final : public DraftBackend {
 
     void drop(int32_t /*n_past*/) override {} // slots behind the last position are written anew
     void forget(int32_t first) override {
-        if (const int32_t count = first - first_; count % 8 == 0 && count < end_ - first_) {
+        if (const int32_t count = first - first_; count % kernels::kSlots == 0 && count < end_ - first_) {
             cache_->shift(count, end_ - first_);
         } // else all that was remembered is gone
         first_ = first;

@@ -48,6 +48,9 @@ void Session::check(std::span<const int32_t> prompt, const Request & request) co
         !(request.min_p >= 0.0F && request.min_p <= 1.0F)) {
         throw std::invalid_argument("temperature and top_k are 0 or more, top_p is in (0, 1], min_p in [0, 1]");
     }
+    if (request.draft_only && (request.arm != Arm::plain || drafter_ == nullptr)) {
+        throw std::invalid_argument("a full trace is made by plain decoding, with a drafter");
+    }
     if (request.arm == Arm::tree && (request.arm_n < 1 || request.arm_n > core::kMaxRows)) {
         throw std::invalid_argument("a tree has 1 to " + std::to_string(core::kMaxRows) + " rows, not " +
                                     std::to_string(request.arm_n));
@@ -92,7 +95,7 @@ int32_t Session::reuse(std::span<const int32_t> prompt) {
     while (same < std::min(held.size(), prompt.size() - 1) && held[same] == prompt[same]) {
         ++same;
     }
-    if (drafter_ != nullptr && request_.arm != Arm::plain) {
+    if (drafter_ != nullptr && drafts()) {
         same = std::min(same, static_cast<std::size_t>(drafter_->n_past()));
     }
     auto n = static_cast<int32_t>(same);
@@ -101,7 +104,7 @@ int32_t Session::reuse(std::span<const int32_t> prompt) {
         n = 0;
     }
     // A drafter whose window has slid past position n forgot all: it must see the text again.
-    if (drafter_ != nullptr && request_.arm != Arm::plain && drafter_->n_past() != n) {
+    if (drafter_ != nullptr && drafts() && drafter_->n_past() != n) {
         target_.clear();
         n = 0;
     }
@@ -145,14 +148,18 @@ void Session::begin(std::span<const int32_t> prompt, const Request & request, co
     sampler_open();
     warn_of_limits();
     if (drafter_ != nullptr) {
-        drafter_->follow(request.arm != Arm::plain);
+        drafter_->follow(drafts());
     }
+    trace_.clear();
     const double start = now_us();
     const int32_t reused = reuse(prompt);
     tokens_.assign(prompt.begin(), prompt.end());
     n_prompt_ = prompt.size();
     stats_.prompt_tokens = static_cast<int32_t>(n_prompt_);
     stats_.reused_tokens = reused;
+    const auto room = static_cast<std::size_t>(std::max(remaining(), 0));
+    tokens_.reserve(n_prompt_ + room);
+    stats_.price_errors.reserve(room);
     const std::span<float> logits =
         target_.prefill(prompt.subspan(static_cast<std::size_t>(reused)), [&](int32_t done, int32_t all) {
             return (!progress || progress(done, all)) && !cancelled_.load();
@@ -201,6 +208,18 @@ int32_t Session::draw(std::span<float> logits) {
     return array.data[array.selected].id;
 }
 
+int32_t Session::draw_row(int32_t row) {
+    if (!sampler_) {
+        // 0 may also mean that the row held no numbers, and a token that may not be drawn hides the next best: then the
+        // logits are looked at.
+        const int32_t pick = target_.row_pick(row);
+        if (pick > 0 && !(request_.ignore_eos && is_eog_[static_cast<std::size_t>(pick)])) {
+            return pick;
+        }
+    }
+    return draw(target_.row_logits(row));
+}
+
 // Adds a drawn token to the reply. False when the reply ends with it (or before it).
 bool Session::take_token(int32_t token) {
     if (is_eog_[static_cast<std::size_t>(token)] && !request_.ignore_eos) {
@@ -245,7 +264,6 @@ std::string Session::step() {
 // ---- one round -----------------------------------------------------------------------------------------------------
 
 void Session::round() {
-    RoundReport report;
     const double start = now_us();
     const double draft_before = stats_.draft_us + stats_.inject_us;
     // A round adds its accepted drafts and one more token, and each row needs a cell of the cache.
@@ -264,8 +282,13 @@ void Session::round() {
     if (scheduler_ != nullptr) {
         scheduler_->observe({path_, tokens_.back(), finished()},
                             {planned - start, verified - planned, done - verified});
+        count_learned(verified - planned);
     }
 
+    if (!round_) {
+        round_.emplace().tokens.reserve(core::kMaxRows);
+    }
+    RoundReport & report = *round_;
     report.tokens.assign(tokens_.begin() + static_cast<std::ptrdiff_t>(before), tokens_.end());
     report.rows = tree_.rows;
     report.drafted = tree_.rows - 1;
@@ -278,7 +301,9 @@ void Session::round() {
     stats_.commit_us += report.commit_us;
     stats_.decode_us = done - decode_start_us_;
     report.accepted = static_cast<int32_t>(path_.size()) - 1;
-    round_ = std::move(report);
+    if (tracing_) {
+        trace_round({planned - start, verified - planned, done - verified}, walked - verified);
+    }
 }
 
 // Draw at each accepted row and descend to the child that equals the draw: the reply is the target's own.
@@ -287,7 +312,7 @@ void Session::walk() {
     int32_t row = 0;
     while (row >= 0) {
         path_.push_back(row);
-        const int32_t token = draw(target_.row_logits(row));
+        const int32_t token = draw_row(row);
         if (!take_token(token)) {
             return;
         }
@@ -305,24 +330,18 @@ void Session::count_round(std::span<const int32_t> path) {
     ++stats_.rounds;
     stats_.rows += tree_.rows;
     stats_.drafted += tree_.rows - 1;
-    ++stats_.width_rounds[tree_.rows];
-    const auto grow = [](std::vector<int32_t> & counts, int32_t depth) {
-        if (static_cast<int32_t>(counts.size()) < depth) {
-            counts.resize(static_cast<std::size_t>(depth), 0);
-        }
-        ++counts[static_cast<std::size_t>(depth) - 1];
-    };
+    ++stats_.width_rounds[static_cast<std::size_t>(tree_.rows)];
     for (int32_t r = 1; r < tree_.rows; ++r) {
-        grow(stats_.drafted_by_depth, tree_.depth[r]);
+        ++stats_.sources[static_cast<std::size_t>(source_of(r))].drafted[static_cast<std::size_t>(tree_.depth[r] - 1)];
+    }
+    for (std::size_t depth = 1; depth < path.size(); ++depth) {
+        ++stats_.sources[static_cast<std::size_t>(source_of(path[depth]))].accepted[depth - 1];
     }
     const int32_t accepted = static_cast<int32_t>(path.size()) - 1; // the other token of a round never had a row
-    for (int32_t d = 1; d <= accepted; ++d) {
-        grow(stats_.accepted_by_depth, d);
-    }
     stats_.accepted += accepted;
     stats_.completion_tokens = static_cast<int32_t>(reply().size());
     if (scheduler_ != nullptr) {
-        count_sources(); // before observe() forgets the round
+        count_plan(); // before observe() forgets the round
     } else if (!proposer_ && request_.arm != Arm::plain && tree_.rows > 1) {
         watch_layout(accepted > 0);
     }

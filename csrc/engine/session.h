@@ -1,7 +1,9 @@
 // A decode session: prompt in, tokens out, one round at a time (paper Algorithm 1).
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -23,7 +25,8 @@ namespace adaspark {
 
 namespace core {
 class Scheduler;
-}
+struct RoundTimes;
+} // namespace core
 
 enum class Arm {
     plain,    // one row
@@ -42,7 +45,23 @@ struct Request {
     std::vector<std::string> stop;
     bool ignore_eos = false; // end-of-generation tokens are never drawn
     Arm arm = Arm::plain;
-    int32_t arm_n = 0; // drafts of a chain, rows of a tree (anchor included)
+    int32_t arm_n = 0; // drafts of a chain, rows of a tree (anchor included), pinned rows of adaspark (0 = learned)
+    // The arm adaspark: mechanisms that can be switched off alone.
+    bool text = true;       // candidates from the request's own text
+    bool acceptance = true; // the fitted acceptance model; off: the head-based estimate
+    bool gating = true;     // rounds without the drafter; off: the drafter runs every round
+    // The arm plain: the drafter runs in every round, for the trace alone, and nothing it proposes is verified.
+    bool draft_only = false;
+};
+
+// What tells one learned arm from another: each has a scheduler of its own.
+struct LearnedArm {
+    int32_t pinned_rows = 0;
+    bool text = true;
+    bool acceptance = true;
+    bool gating = true;
+
+    auto operator<=>(const LearnedArm &) const = default;
 };
 
 // One verify round.
@@ -56,7 +75,17 @@ struct RoundReport {
     double commit_us = 0.0;
 };
 
-// Sums over one request. Times in microseconds.
+// Who proposed a draft: the drafter alone, the request's own text alone, or both the same token.
+enum class Source : uint8_t { drafter, text, agreed };
+inline constexpr std::size_t kSources = 3;
+
+// Drafts of one source by depth, depth 1 first.
+struct DepthCounts {
+    std::array<int32_t, core::kMaxRows> drafted{};
+    std::array<int32_t, core::kMaxRows> accepted{};
+};
+
+// Sums over one request. Times in microseconds. Nothing here allocates within a round.
 struct Statistics {
     int32_t prompt_tokens = 0;
     int32_t reused_tokens = 0; // of the prompt, already in the cache
@@ -64,17 +93,23 @@ struct Statistics {
     int32_t rounds = 0; // verify calls; the first token comes from the prefill
     int32_t rows = 0;   // rounds + drafted
     int32_t drafted = 0;
-    int32_t accepted = 0;                  // drafted tokens that are in the reply
-    std::vector<int32_t> drafted_by_depth; // depth 1 first
-    std::vector<int32_t> accepted_by_depth;
-    std::map<int32_t, int32_t> width_rounds; // rows -> rounds
-    // The arm adaspark only: its rounds by kind, and candidates the request's own text proposed.
+    int32_t accepted = 0;                                   // drafted tokens that are in the reply
+    std::array<DepthCounts, kSources> sources{};            // by Source
+    std::array<int32_t, core::kMaxRows + 1> width_rounds{}; // rows -> rounds
+    // The arm adaspark only: its rounds by kind, and what its models said against what came of it.
     int32_t rounds_plain = 0;
     int32_t rounds_text = 0;
     int32_t rounds_draft = 0;
-    int32_t text_drafted = 0;    // by the text alone
-    int32_t text_accepted = 0;   // of those
-    int32_t agreed_accepted = 0; // by the text and the drafter
+    // S of the verified trees (paper section 3.1): drafts expected to be accepted. Without the last round, which the
+    // reply's end cuts short.
+    double expected_accepted = 0.0;
+    int32_t realised_accepted = 0; // drafts accepted in those rounds
+    double fitted_loss = 0.0;      // log loss of the fitted acceptance model over the labelled parents, nats
+    double head_loss = 0.0;        // of the head-based estimate, on the same labels
+    int32_t labelled = 0;          // parents
+    // |price / time - 1| of each verify whose width was priced and filled, without the request's first, which runs
+    // cold.
+    std::vector<float> price_errors; // room for all rounds is made in begin()
     double prefill_us = 0.0;
     double inject_us = 0.0; // target features into the drafter
     double draft_us = 0.0;  // drafter forward and its top K
@@ -119,12 +154,24 @@ class Session {
     const std::vector<std::string> & warnings() const { return warnings_; }
     void proposer_set(Proposer proposer) { proposer_ = std::move(proposer); }
 
+    // What the arm of such a request has learned in this session, as bytes (core/scheduler_state.cpp); empty when it
+    // has not run yet. A request in progress is part of it as far as it has come.
+    std::vector<uint8_t> learned_save(const Request & request) const;
+    // Takes up where the bytes left off, bit for bit. False, with nothing changed, when they are damaged, of another
+    // version, or of another drafter's shape. Throws std::logic_error while a request of the same arm runs.
+    bool learned_load(const Request & request, std::span<const uint8_t> bytes);
+
+    // Records rounds from the next request on (session_trace.cpp); the records of a request's rounds so far.
+    void trace_set(bool on) { tracing_ = on; }
+    std::span<const uint8_t> trace() const { return trace_; }
+
   private:
     void check(std::span<const int32_t> prompt, const Request & request) const;
     int32_t reuse(std::span<const int32_t> prompt);
     void sampler_open();
     void warn_of_limits();
     int32_t draw(std::span<float> logits);
+    int32_t draw_row(int32_t row); // of the last verify
     bool take_token(int32_t token);
     void finish(const char * reason);
     int32_t remaining() const;
@@ -135,12 +182,17 @@ class Session {
     void order_and_layout(int32_t row_limit);
     void plan_learned(int32_t row_limit);
     const Block & draft_block(int32_t positions);
+    std::unique_ptr<core::Scheduler> scheduler_make(const LearnedArm & arm) const;
     void scheduler_begin();
     void scheduler_end();
-    void count_sources();
+    Source source_of(int32_t row) const;
+    void count_plan();
+    void count_learned(double verify_us);
     void walk();
     void count_round(std::span<const int32_t> path);
     void watch_layout(bool accepted_first);
+    bool drafts() const { return request_.arm != Arm::plain || request_.draft_only; } // the drafter must follow
+    void trace_round(const core::RoundTimes & times, double walk_us);
 
     struct SamplerFree {
         void operator()(llama_sampler * sampler) const;
@@ -166,9 +218,19 @@ class Session {
     int32_t drafter_first_hits_ = 0;
     double decode_start_us_ = 0.0;
 
-    // One scheduler for each pinned width that was asked for (0 = learned): what it learned outlives the request.
-    std::map<int32_t, std::unique_ptr<core::Scheduler>> schedulers_;
-    core::Scheduler * scheduler_ = nullptr; // of the request that runs, on the arm adaspark
+    std::map<LearnedArm, std::unique_ptr<core::Scheduler>> schedulers_; // what they learned outlives the request
+    core::Scheduler * scheduler_ = nullptr;                             // of the request that runs, on the arm adaspark
+
+    bool tracing_ = false;
+    std::vector<uint8_t> trace_; // records of the request's rounds
+
+    // Of the round at hand, for its record.
+    int32_t room_ = 0;              // rows it might have had
+    int32_t left_ = 0;              // tokens the reply might still have had
+    const Block * block_ = nullptr; // what the drafter proposed; null = it did not run
+    bool probing_ = false;          // the drafter runs against the gate's estimate
+    double plan_inject_us_ = 0.0;
+    double plan_draft_us_ = 0.0;
 
     // Scratch of a round.
     std::vector<core::Candidate> candidates_;

@@ -6,20 +6,29 @@
 #include "engine/clock.h"
 
 #include <algorithm>
+#include <cmath>
+#include <stdexcept>
 
 namespace adaspark {
 
 void Session::plan(int32_t depth_limit, int32_t row_limit) {
     const int32_t rows = std::min(row_limit, target_.max_rows());
+    room_ = rows;
+    left_ = depth_limit + 1;
+    block_ = nullptr;
+    plan_inject_us_ = plan_draft_us_ = 0.0;
     if (scheduler_ != nullptr) {
         // A tree of n rows is at most n - 1 deep, so a cap on rows also keeps the depth within the budget.
-        plan_learned(std::min(rows, depth_limit + 1));
+        room_ = std::min(rows, depth_limit + 1);
+        plan_learned(room_);
         return;
     }
     candidates_.clear();
     if (depth_limit > 0 && rows > 1) {
         if (proposer_) {
             plan_proposal(depth_limit);
+        } else if (request_.draft_only) {
+            draft_block(drafter_->info().n_draft);
         } else if (request_.arm != Arm::plain && request_.arm_n > 0) {
             plan_draft(depth_limit, rows);
         }
@@ -78,15 +87,49 @@ void Session::order_and_layout(int32_t row_limit) {
 
 // ---- the learned arm -----------------------------------------------------------------------------------------------
 
+static LearnedArm learned_arm(const Request & request) {
+    return {request.arm_n, request.text, request.acceptance, request.gating};
+}
+
+std::unique_ptr<core::Scheduler> Session::scheduler_make(const LearnedArm & arm) const {
+    core::SchedulerConfig config;
+    config.block = drafter_ == nullptr ? 0 : drafter_->info().n_draft;
+    config.top_k = Block::kTopK;
+    config.max_rows = target_.max_rows();
+    config.pinned_rows = arm.pinned_rows;
+    config.text = arm.text;
+    config.acceptance = arm.acceptance;
+    config.gating = arm.gating;
+    return std::make_unique<core::Scheduler>(config, eog_);
+}
+
+std::vector<uint8_t> Session::learned_save(const Request & request) const {
+    const auto found = schedulers_.find(learned_arm(request));
+    return found == schedulers_.end() ? std::vector<uint8_t>{} : found->second->save();
+}
+
+bool Session::learned_load(const Request & request, std::span<const uint8_t> bytes) {
+    const LearnedArm arm = learned_arm(request);
+    const auto found = schedulers_.find(arm);
+    if (found != schedulers_.end()) {
+        if (found->second.get() == scheduler_) {
+            throw std::logic_error("what an arm has learned cannot be replaced while it runs");
+        }
+        return found->second->load(bytes);
+    }
+    std::unique_ptr<core::Scheduler> fresh = scheduler_make(arm);
+    if (!fresh->load(bytes)) {
+        return false;
+    }
+    schedulers_[arm] = std::move(fresh);
+    return true;
+}
+
 void Session::scheduler_begin() {
-    std::unique_ptr<core::Scheduler> & slot = schedulers_[request_.arm_n];
+    const LearnedArm arm = learned_arm(request_);
+    std::unique_ptr<core::Scheduler> & slot = schedulers_[arm];
     if (!slot) {
-        core::SchedulerConfig config;
-        config.block = drafter_ == nullptr ? 0 : drafter_->info().n_draft;
-        config.top_k = Block::kTopK;
-        config.max_rows = target_.max_rows();
-        config.pinned_rows = request_.arm_n;
-        slot = std::make_unique<core::Scheduler>(config, eog_);
+        slot = scheduler_make(arm);
     }
     scheduler_ = slot.get();
     scheduler_->begin_request(std::span(tokens_).first(n_prompt_), tokens_.back(), remaining());
@@ -101,6 +144,7 @@ void Session::scheduler_end() {
 
 void Session::plan_learned(int32_t row_limit) {
     const core::Decision decision = scheduler_->decide(row_limit);
+    probing_ = decision.probing;
     if (!decision.draft) {
         tree_ = scheduler_->plan(nullptr);
         return;
@@ -116,27 +160,43 @@ const Block & Session::draft_block(int32_t positions) {
     drafter_->inject();
     const double injected = now_us();
     const Block & block = drafter_->draft(tokens_.back(), positions);
-    stats_.inject_us += injected - start;
-    stats_.draft_us += now_us() - injected;
+    plan_inject_us_ = injected - start;
+    plan_draft_us_ = now_us() - injected;
+    stats_.inject_us += plan_inject_us_;
+    stats_.draft_us += plan_draft_us_;
+    block_ = &block;
     return block;
 }
 
-void Session::count_sources() {
+Source Session::source_of(int32_t row) const {
+    if (scheduler_ == nullptr) {
+        return Source::drafter;
+    }
+    const core::CandidateSet & set = scheduler_->candidates();
+    const int32_t candidate = tree_.candidate[row];
+    return set.is_text(candidate)                                                 ? Source::text
+           : set.group[candidate / core::kTopK].agreed == candidate % core::kTopK ? Source::agreed
+                                                                                  : Source::drafter;
+}
+
+void Session::count_plan() {
     const core::RoundReport & report = scheduler_->report();
     ++(report.kind == core::RoundKind::draft  ? stats_.rounds_draft
        : report.kind == core::RoundKind::text ? stats_.rounds_text
                                               : stats_.rounds_plain);
-    const core::CandidateSet & set = scheduler_->candidates();
-    for (int32_t row = 1; row < tree_.rows; ++row) {
-        stats_.text_drafted += set.is_text(tree_.candidate[row]) ? 1 : 0;
+    if (!finished()) {
+        stats_.expected_accepted += scheduler_->sum_q();
+        stats_.realised_accepted += static_cast<int32_t>(path_.size()) - 1;
     }
-    for (std::size_t i = 1; i < path_.size(); ++i) {
-        const int32_t candidate = tree_.candidate[path_[i]];
-        if (set.is_text(candidate)) {
-            ++stats_.text_accepted;
-        } else if (set.group[candidate / core::kTopK].agreed == candidate % core::kTopK) {
-            ++stats_.agreed_accepted;
-        }
+}
+
+void Session::count_learned(double verify_us) {
+    const core::RoundReport & report = scheduler_->report();
+    stats_.fitted_loss += report.fitted_loss;
+    stats_.head_loss += report.head_loss;
+    stats_.labelled += report.labelled;
+    if (report.verify_price > 0.0 && report.asked_rows == tree_.rows && stats_.rounds > 1) {
+        stats_.price_errors.push_back(static_cast<float>(std::abs(report.verify_price / verify_us - 1.0)));
     }
 }
 

@@ -27,10 +27,14 @@ struct TargetOptions {
     std::string cache_type_v = "f16";
     bool use_mmap = true;
     int32_t max_rows = core::kMaxRows; // widest verify, rows
-    // What runs the forwards. "own": our graph and kernels on the CPU. "ggml": the same graph on ggml's operations.
-    // "llama": stock llama.cpp. "auto": "own" where it knows the model and the options, else "llama".
+    // What runs the forwards. "own": our graph and kernels on the CPU. "ggml": the same graph on ggml's operations, on
+    // any device. "llama": stock llama.cpp. "auto": on the CPU "own", on a GPU "ggml", where they know the model and
+    // the options; else "llama".
     std::string kernels = "auto";
 };
+
+// What a target is first tried on: options.kernels, or what "auto" stands for.
+std::string kernels_wanted(const TargetOptions & options);
 
 // Told about every row that enters or leaves the committed text, so that a drafter can follow the target.
 class RowObserver {
@@ -56,7 +60,7 @@ class Target {
     const std::string & path() const { return path_; }
     const std::string & architecture() const { return architecture_; }
     std::string description() const;
-    std::string kernels() const;                                           // "own/<instruction set>", "ggml" or "llama"
+    std::string kernels() const; // "own/<instruction set>", "ggml/<device>" or "llama"
     const std::string & kernels_reason() const { return kernels_reason_; } // why "auto" took "llama"; else empty
     int32_t n_ctx() const { return shape_.n_ctx; }                         // tokens
     int32_t n_vocab() const { return n_vocab_; }                           // tokens
@@ -85,6 +89,8 @@ class Target {
     void verify(std::span<const int32_t> tokens, std::span<const int32_t> parents);
     // Logits [n_vocab] of a row of the last verify; writable (masks), valid until the next decode.
     std::span<float> row_logits(int32_t row) const;
+    // Its argmax where the backend has it at hand, else -1; the logits of a row need not be moved then.
+    int32_t row_pick(int32_t row) const { return backend_->row_pick(row); }
     // Keep the rows of `path` (from the anchor, row 0, down one branch), drop the others. Empty drops all.
     void commit(std::span<const int32_t> path);
     // Drop committed tokens from position `n_past` on. False when the model's state cannot go back (recurrent).

@@ -33,7 +33,7 @@ class TargetBackend {
     virtual ~TargetBackend() = default;
 
     const BackendShape & shape() const { return shape_; }
-    virtual std::string kernels() const = 0;     // "llama", "own/<instruction set>", "ggml"
+    virtual std::string kernels() const = 0;     // "llama", "own/<instruction set>", "ggml/<device>"
     virtual std::string description() const = 0; // of the model, for people
     virtual llama_model * model() const = 0;     // for its vocabulary and texts; weights only under "llama"
     virtual llama_context * context() const { return nullptr; } // under "llama"
@@ -44,8 +44,12 @@ class TargetBackend {
     // Rows of a checked tree behind `n_past` committed tokens.
     virtual void verify(std::span<const int32_t> tokens, std::span<const int32_t> parents, int32_t n_past) = 0;
     virtual std::span<float> row_logits(int32_t row) = 0;
+    // The argmax of that row where the backend found it without moving the logits; else -1.
+    virtual int32_t row_pick(int32_t /*row*/) const { return -1; }
     // Keep a checked path of the last verify.
     virtual void commit(std::span<const int32_t> path, int32_t n_past) = 0;
+    // The last position no later than `n_past` that rollback() can go to; the tokens behind it must run again.
+    virtual int32_t rollback_point(int32_t n_past) const { return n_past; }
     virtual void rollback(int32_t n_past) = 0;
     virtual void clear() = 0;
     // Cells in use; `n_past` when nothing leaked.

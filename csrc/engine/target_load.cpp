@@ -3,6 +3,7 @@
 
 #include "engine/backend.h"
 #include "engine/error.h"
+#include "engine/ggml_graph/ggml_target.h"
 #include "engine/gguf_file.h"
 #include "engine/own_target.h"
 
@@ -35,8 +36,9 @@ Target::Target(const std::string & path, const TargetOptions & options, const Lo
         throw std::invalid_argument("max_rows is 1 to " + std::to_string(core::kMaxRows) + ", not " +
                                     std::to_string(options.max_rows));
     }
-    if (options.kernels != "auto" && options.kernels != "own" && options.kernels != "llama") {
-        throw std::invalid_argument("kernels is 'auto', 'own' or 'llama', not '" + options.kernels + "'");
+    if (options.kernels != "auto" && options.kernels != "own" && options.kernels != "ggml" &&
+        options.kernels != "llama") {
+        throw std::invalid_argument("kernels is 'auto', 'own', 'ggml' or 'llama', not '" + options.kernels + "'");
     }
     llama_options_check(options);
     open(options, progress);
@@ -47,15 +49,24 @@ Target::Target(const std::string & path, const TargetOptions & options, const Lo
 
 Target::~Target() = default;
 
+std::string kernels_wanted(const TargetOptions & options) {
+    const bool gpu = options.n_gpu_layers != 0 && llama_supports_gpu_offload();
+    return options.kernels != "auto" ? options.kernels : gpu ? "ggml" : "own";
+}
+
 void Target::open(const TargetOptions & options, const LoadProgress & progress) {
     const GgufFile file(path_);
     check_role(file);
     architecture_ = file.architecture();
-    if (options.kernels != "llama") {
+    const std::string kernels = kernels_wanted(options);
+    if (kernels != "llama") {
         graph::ModelSpec spec;
-        const std::string why = own_target_refusal(file, options, spec);
+        const std::string why = kernels == "own" ? own_target_refusal(file, options, spec)
+                                                 : ggml_graph::ggml_target_refusal(file, options, spec);
         if (why.empty()) {
-            backend_ = own_target(file, spec, options, progress);
+            backend_ = kernels == "own"
+                           ? own_target(file, spec, options, progress)
+                           : std::make_unique<ggml_graph::GgmlTarget>(file, std::move(spec), options, progress);
             return;
         }
         if (options.kernels != "auto") {

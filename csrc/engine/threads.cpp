@@ -19,4 +19,9 @@ ThreadPool::~ThreadPool() { ggml_threadpool_free(pool_); }
 
 void ThreadPool::attach(llama_context * ctx) { llama_attach_threadpool(ctx, pool_, pool_); }
 
+void ThreadPool::attach(ggml_backend * backend, int32_t n_threads) {
+    ggml_backend_cpu_set_n_threads(backend, n_threads);
+    ggml_backend_cpu_set_threadpool(backend, pool_);
+}
+
 } // namespace adaspark

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+struct ggml_backend;
 struct ggml_threadpool;
 struct llama_context;
 
@@ -17,6 +18,8 @@ class ThreadPool {
 
     // Let `ctx` decode with this pool. The pool must outlive the context.
     void attach(llama_context * ctx);
+    // The same for a CPU backend of ggml without llama.cpp.
+    void attach(ggml_backend * backend, int32_t n_threads);
 
   private:
     ggml_threadpool * pool_ = nullptr;

@@ -14,30 +14,7 @@ uint16_t read16(const uint8_t * at) {
     return v;
 }
 
-// Bytes of 32 values as GGUF stores them, and where their codes begin.
-struct BlockLayout {
-    std::size_t bytes;
-    std::size_t codes;
-    std::size_t packed; // bytes of 8 columns x 32 inputs in a panel
-};
-
-constexpr BlockLayout block_layout(Format format) {
-    switch (format) {
-    case Format::q4_0:
-        return {18, 2, 16 + 128};
-    case Format::q4_1:
-        return {20, 4, 32 + 128};
-    default:
-        return {34, 2, 16 + 256};
-    }
-}
-
 std::size_t value_bytes(Format format) { return format == Format::f32 ? 4 : 2; }
-
-// Code of input i (0..31) in a GGUF block: Q4 keeps input i in the low and i + 16 in the high nibble of byte i.
-uint8_t q4_code(const uint8_t * codes, int32_t i) {
-    return i < 16 ? codes[i] & 15 : static_cast<uint8_t>(codes[i - 16] >> 4);
-}
 
 float float_value(Format format, const uint8_t * at) {
     float out = 0.0F;
@@ -51,21 +28,167 @@ float float_value(Format format, const uint8_t * at) {
     return out;
 }
 
+// ---- GGUF's blocks -------------------------------------------------------------------------------------------------
+
+// Bytes of one unit (32 or 256 inputs) as GGUF stores it.
+std::size_t unit_bytes(Format format) {
+    switch (format) {
+    case Format::q4_0:
+        return 18;
+    case Format::q4_1:
+        return 20;
+    case Format::q5_0:
+        return 22;
+    case Format::q5_1:
+        return 24;
+    case Format::q8_0:
+        return 34;
+    case Format::q4_k:
+        return 144;
+    case Format::q5_k:
+        return 176;
+    default:
+        return 210; // q6_k
+    }
+}
+
+int32_t bit(const uint8_t * bits, int32_t i) { return bits[i / 8] >> (i % 8) & 1; }
+int32_t nibble(const uint8_t * codes, int32_t i, bool high) { return high ? codes[i] >> 4 : codes[i] & 15; }
+
+// Code of input i of a unit.
+template <Format F> uint8_t gguf_code(const uint8_t * unit, int32_t i) {
+    const int32_t half = i % 32; // inputs of a 32: the first 16 in the low, the rest in the high nibbles
+    const int32_t pair = i / 64; // K-quants: 64 inputs in 32 bytes, the first 32 in the low nibbles
+    const bool high = i / 32 % 2 != 0;
+    int32_t code = 0;
+    switch (F) {
+    case Format::q8_0:
+        code = unit[2 + i];
+        break;
+    case Format::q4_0:
+        code = nibble(unit + 2, half % 16, half >= 16);
+        break;
+    case Format::q4_1:
+        code = nibble(unit + 4, half % 16, half >= 16);
+        break;
+    case Format::q5_0:
+        code = nibble(unit + 6, half % 16, half >= 16) | bit(unit + 2, half) << 4;
+        break;
+    case Format::q5_1:
+        code = nibble(unit + 8, half % 16, half >= 16) | bit(unit + 4, half) << 4;
+        break;
+    case Format::q4_k:
+        code = nibble(unit + 16, 32 * pair + half, high);
+        break;
+    case Format::q5_k:
+        code = nibble(unit + 48, 32 * pair + half, high) | (unit[16 + half] >> (i / 32) & 1) << 4;
+        break;
+    default: { // q6_k: 128 inputs in 64 bytes of low bits and 32 bytes of high ones
+        const int32_t at = i % 128;
+        code = nibble(unit + 64 * (i / 128), at % 64, at >= 64) |
+               (unit[128 + 32 * (i / 128) + half] >> (at / 32 * 2) & 3) << 4;
+    }
+    }
+    return static_cast<uint8_t>(code);
+}
+
+// Scale (first) and minimum's scale (second) of 32 inputs of a q4_k or q5_k unit: 6 bits each, packed in 12 bytes.
+void six_bit_scales(const uint8_t * packed, int32_t j, uint8_t * scale, uint8_t * minimum) {
+    if (j < 4) {
+        *scale = packed[j] & 63;
+        *minimum = packed[j + 4] & 63;
+    } else {
+        *scale = static_cast<uint8_t>((packed[j + 4] & 15) | packed[j - 4] >> 6 << 4);
+        *minimum = static_cast<uint8_t>(packed[j + 4] >> 4 | packed[j] >> 6 << 4);
+    }
+}
+
+// ---- panels --------------------------------------------------------------------------------------------------------
+
+std::size_t scale_unit(Format format) { // bytes of a unit's scales in a panel
+    return static_cast<std::size_t>(scale_head(format) + unit_inputs(format) / kBlock * scale_bytes(format));
+}
+
+void pack_scales(Format format, const uint8_t * unit, int32_t c, uint8_t * out) {
+    if (!is_super(format)) {
+        std::memcpy(out + 2 * c, unit, 2);
+        if (has_minimum(format)) {
+            std::memcpy(out + 32 + 2 * c, unit + 2, 2);
+        }
+        return;
+    }
+    const bool six = format == Format::q6_k;
+    std::memcpy(out + 2 * c, unit + (six ? 208 : 0), 2);
+    if (!six) {
+        std::memcpy(out + 32 + 2 * c, unit + 2, 2);
+    }
+    for (int32_t j = 0; j < kSuper / kBlock; ++j) {
+        uint8_t * at = out + scale_head(format) + 32 * j + c;
+        if (six) {
+            at[0] = unit[192 + 2 * j];
+            at[16] = unit[193 + 2 * j];
+        } else {
+            six_bit_scales(unit + 4, j, at, at + 16);
+        }
+    }
+}
+
+template <Format F> void put_code(uint8_t * block, int32_t i, int32_t c, uint8_t code) {
+    const int32_t vector = i / 4;
+    const int32_t lane = 4 * c + i % 4;
+    if constexpr (F == Format::q8_0) {
+        block[64 * vector + lane] = code;
+        return;
+    }
+    uint8_t & low = block[64 * (vector / 2) + lane];
+    low = static_cast<uint8_t>(low | (code & 15) << (vector % 2 * 4));
+    for (int32_t extra = 0; extra < code_bits(F) - 4; ++extra) {
+        uint8_t & bits = block[256 + 64 * extra + 8 * vector + lane / 8];
+        bits = static_cast<uint8_t>(bits | (code >> (4 + extra) & 1) << (lane % 8));
+    }
+}
+
+uint8_t get_code(Format format, const uint8_t * block, int32_t i, int32_t c) {
+    const int32_t vector = i / 4;
+    const int32_t lane = 4 * c + i % 4;
+    if (format == Format::q8_0) {
+        return block[64 * vector + lane];
+    }
+    int32_t code = nibble(block, 64 * (vector / 2) + lane, vector % 2 != 0);
+    for (int32_t extra = 0; extra < code_bits(format) - 4; ++extra) {
+        code |= bit(block + 256 + 64 * extra + 8 * vector, lane) << (4 + extra);
+    }
+    return static_cast<uint8_t>(code);
+}
+
+// A template, so that packing a model of many gigabytes asks for the format once and not at every weight.
+template <Format F> void pack_units(int32_t k, const uint8_t * columns, int32_t count, uint8_t * panel) {
+    constexpr int32_t kInputs = unit_inputs(F);
+    uint8_t * codes = panel + panel_scales(F, k);
+    for (int32_t c = 0; c < count; ++c) {
+        const uint8_t * unit = columns + static_cast<std::size_t>(c) * column_bytes(F, k);
+        for (int32_t u = 0; u < k / kInputs; ++u, unit += unit_bytes(F)) {
+            pack_scales(F, unit, c, panel + static_cast<std::size_t>(u) * scale_unit(F));
+            for (int32_t i = 0; i < kInputs; ++i) {
+                const int32_t block = (u * kInputs + i) / kBlock;
+                put_code<F>(codes + static_cast<std::ptrdiff_t>(block) * code_bytes(F), i % kBlock, c,
+                            gguf_code<F>(unit, i));
+            }
+        }
+    }
+}
+
 } // namespace
 
 const char * format_name(Format format) {
-    static constexpr const char * kNames[] = {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"};
+    static constexpr const char * kNames[] = {"F32",  "F16",  "BF16", "Q8_0", "Q4_0", "Q4_1",
+                                              "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"};
     return kNames[static_cast<int32_t>(format)];
 }
 
 std::size_t column_bytes(Format format, int32_t k) {
-    const auto n = static_cast<std::size_t>(k);
-    return is_quantized(format) ? n / kBlock * block_layout(format).bytes : n * value_bytes(format);
-}
-
-std::size_t panel_bytes(Format format, int32_t k) {
-    const auto n = static_cast<std::size_t>(k);
-    return is_quantized(format) ? n / kBlock * block_layout(format).packed : n * kColumns * value_bytes(format);
+    return static_cast<std::size_t>(k / unit_inputs(format)) *
+           (is_quantized(format) ? unit_bytes(format) : value_bytes(format));
 }
 
 void pack_panel(Format format, int32_t k, const uint8_t * columns, int32_t count, uint8_t * panel) {
@@ -81,27 +204,23 @@ void pack_panel(Format format, int32_t k, const uint8_t * columns, int32_t count
         }
         return;
     }
-    const BlockLayout layout = block_layout(format);
-    for (int32_t b = 0; b < k / kBlock; ++b) {
-        uint8_t * out = panel + static_cast<std::size_t>(b) * layout.packed;
-        uint8_t * codes_out = out + (format == Format::q4_1 ? 32 : 16);
-        for (int32_t c = 0; c < count; ++c) {
-            const uint8_t * block =
-                columns + static_cast<std::size_t>(c) * stride + static_cast<std::size_t>(b) * layout.bytes;
-            const uint8_t * codes = block + layout.codes;
-            std::memcpy(out + 2 * c, block, 2);
-            if (format == Format::q4_1) {
-                std::memcpy(out + 16 + 2 * c, block + 2, 2);
-            }
-            for (int32_t i = 0; i < kBlock; ++i) {
-                if (format == Format::q8_0) {
-                    codes_out[i / 4 * 32 + c * 4 + i % 4] = codes[i];
-                } else {
-                    const int32_t at = i / 8 * 32 + c * 4 + i % 4;
-                    codes_out[at] = static_cast<uint8_t>(codes_out[at] | (q4_code(codes, i) << (i % 8 < 4 ? 0 : 4)));
-                }
-            }
-        }
+    switch (format) {
+    case Format::q8_0:
+        return pack_units<Format::q8_0>(k, columns, count, panel);
+    case Format::q4_0:
+        return pack_units<Format::q4_0>(k, columns, count, panel);
+    case Format::q4_1:
+        return pack_units<Format::q4_1>(k, columns, count, panel);
+    case Format::q5_0:
+        return pack_units<Format::q5_0>(k, columns, count, panel);
+    case Format::q5_1:
+        return pack_units<Format::q5_1>(k, columns, count, panel);
+    case Format::q4_k:
+        return pack_units<Format::q4_k>(k, columns, count, panel);
+    case Format::q5_k:
+        return pack_units<Format::q5_k>(k, columns, count, panel);
+    default:
+        return pack_units<Format::q6_k>(k, columns, count, panel);
     }
 }
 
@@ -114,21 +233,28 @@ void unpack_column(Format format, int32_t k, const uint8_t * packed, int32_t col
         }
         return;
     }
-    const BlockLayout layout = block_layout(format);
+    const uint8_t * codes = panel + panel_scales(format, k);
+    const int32_t blocks = unit_inputs(format) / kBlock; // of a unit
     for (int32_t b = 0; b < k / kBlock; ++b) {
-        const uint8_t * in = panel + static_cast<std::size_t>(b) * layout.packed;
-        const uint8_t * codes = in + (format == Format::q4_1 ? 32 : 16);
-        const float d = half_to_float(read16(in + 2 * c));
-        const float m = format == Format::q4_1 ? half_to_float(read16(in + 16 + 2 * c)) : 0.0F;
+        const uint8_t * unit = panel + static_cast<std::size_t>(b / blocks) * scale_unit(format);
+        const uint8_t * scales = unit + scale_head(format) + b % blocks * scale_bytes(format);
+        const uint8_t * block = codes + static_cast<std::ptrdiff_t>(b) * code_bytes(format);
+        const float d = half_to_float(read16(unit + 2 * c));
+        float scale[2] = {d, d}; // of the first and the second 16 inputs
+        float minimum = 0.0F;
+        if (format == Format::q6_k) {
+            scale[0] = d * static_cast<float>(static_cast<int8_t>(scales[c]));
+            scale[1] = d * static_cast<float>(static_cast<int8_t>(scales[16 + c]));
+        } else if (is_super(format)) {
+            scale[0] = scale[1] = d * static_cast<float>(scales[c]);
+            minimum = -half_to_float(read16(unit + 32 + 2 * c)) * static_cast<float>(scales[16 + c]);
+        } else if (has_minimum(format)) {
+            minimum = half_to_float(read16(unit + 32 + 2 * c));
+        }
         for (int32_t i = 0; i < kBlock; ++i) {
-            if (format == Format::q8_0) {
-                out[b * kBlock + i] = d * static_cast<float>(static_cast<int8_t>(codes[i / 4 * 32 + c * 4 + i % 4]));
-                continue;
-            }
-            const uint8_t byte = codes[i / 8 * 32 + c * 4 + i % 4];
-            const int32_t code = i % 8 < 4 ? byte & 15 : byte >> 4;
-            out[b * kBlock + i] =
-                format == Format::q4_0 ? d * static_cast<float>(code - 8) : d * static_cast<float>(code) + m;
+            const uint8_t code = get_code(format, block, i, c);
+            const int32_t q = format == Format::q8_0 ? static_cast<int8_t>(code) : code - code_offset(format);
+            out[b * kBlock + i] = scale[i / 16] * static_cast<float>(q) + minimum;
         }
     }
 }

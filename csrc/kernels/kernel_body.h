@@ -1,7 +1,9 @@
 // The kernels, written once over the 8 lanes of the `simd_*.h` included before this file.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/kernels.h"
 #include "kernels/unroll.h"
@@ -10,121 +12,128 @@ namespace adaspark::kernels::ADASPARK_SIMD {
 
 // ---- matrix products -----------------------------------------------------------------------------------------------
 
-// Rows multiplied together: what the registers hold. One panel at a time: the weights then are one stream from memory,
-// which is what a product of few rows waits for (two panels at once took twice as long for one row).
-constexpr int32_t kRows = 8;
-constexpr int32_t kPanels = 1;
+constexpr int32_t kRows = 8;              // rows multiplied together: what the registers hold
+constexpr int kParts = kColumns / kWide;  // turns over a panel; only the first finds it in memory
+constexpr int32_t kAhead = 8192;          // bytes: how far ahead weights are asked for, across panels
+constexpr int32_t kHalfBytes = 2 * kWide; // of the f16 scales of one part
 
-// PB panels (`stride` bytes apart) times RB rows; acc[PB * r + p]. Each output is one chain of fused multiply-adds over
-// ascending inputs (F32 activations) or ascending blocks of 32 (int8 activations).
-template <Format F, int RB, int PB>
-ADASPARK_INLINE void panel_rows(const Gemm & g, const uint8_t * w, std::size_t stride, int32_t row,
-                                F8 (&acc)[RB * PB]) {
-    each<RB * PB>([&](auto i) { acc[i] = zero(); });
+// The scales of one part of a panel, read front to back.
+template <Format F> struct Scales {
+    const uint8_t * at; // of the next block of 32 inputs
+    int part;
+    FW d;        // super-blocks: of the whole
+    FW e;        // super-blocks: of the minimums
+    FW scale[2]; // of this block's halves
+    FW minimum;
+
+    ADASPARK_INLINE void next(int32_t block) {
+        if constexpr (is_super(F)) {
+            if (block % (kSuper / kBlock) == 0) {
+                d = load_half_wide(at + kHalfBytes * part);
+                if constexpr (has_minimum(F)) {
+                    e = sub(zero_wide(), load_half_wide(at + 32 + kHalfBytes * part));
+                }
+                at += scale_head(F);
+            }
+            const uint8_t * first = at + kWide * part;
+            if constexpr (F == Format::q6_k) {
+                scale[0] = mul(d, load_i8_wide(first));
+                scale[1] = mul(d, load_i8_wide(first + 16));
+            } else {
+                scale[0] = mul(d, load_u8_wide(first));
+                minimum = mul(e, load_u8_wide(first + 16));
+            }
+        } else {
+            scale[0] = load_half_wide(at + kHalfBytes * part);
+            if constexpr (has_minimum(F)) {
+                minimum = load_half_wide(at + 32 + kHalfBytes * part);
+            }
+        }
+        at += scale_bytes(F);
+    }
+};
+
+// One part of a panel times RB rows. Each output is one chain of fused multiply-adds over ascending inputs (F32
+// activations) or ascending blocks of 32 (int8 activations: the scaled sums, then the minimum).
+template <Format F, int RB>
+ADASPARK_INLINE void panel_rows(const Gemm & g, const uint8_t * w, int part, int32_t row, FW (&acc)[RB]) {
+    each<RB>([&](auto r) { acc[r] = zero_wide(); });
     if constexpr (!is_quantized(F)) {
         const float * x[RB];
         each<RB>([&](auto r) { x[r] = g.a.x + static_cast<int64_t>(row + r) * g.k; });
         for (int32_t i = 0; i < g.k; ++i) {
-            F8 values[PB];
-            each<PB>([&](auto p) {
-                if constexpr (F == Format::f32) {
-                    values[p] = load(reinterpret_cast<const float *>(w + p * stride) + 8 * i);
-                } else if constexpr (F == Format::f16) {
-                    values[p] = load_half(w + p * stride + 16 * i);
-                } else {
-                    values[p] = load_bf16(w + p * stride + 16 * i);
-                }
-            });
-            each<RB>([&](auto r) {
-                const F8 input = set1(x[r][i]);
-                each<PB>([&](auto p) { acc[PB * r + p] = fma(values[p], input, acc[PB * r + p]); });
-            });
+            const int64_t at = int64_t{kColumns} * i + kWide * part;
+            FW values;
+            if constexpr (F == Format::f32) {
+                values = load_wide(reinterpret_cast<const float *>(w) + at);
+            } else if constexpr (F == Format::f16) {
+                values = load_half_wide(w + 2 * at);
+            } else {
+                values = load_bf16_wide(w + 2 * at);
+            }
+            each<RB>([&](auto r) { acc[r] = fma(values, set1_wide(x[r][i]), acc[r]); });
         }
     } else {
-        constexpr int kCodes = F == Format::q4_1 ? 32 : 16;              // bytes of scales before the codes
-        constexpr int kBytes = kCodes + (F == Format::q8_0 ? 256 : 128); // a block of 8 columns
-        const int32_t blocks = g.k / kBlock;
-        for (int32_t b = 0; b < blocks; ++b) {
+        Scales<F> scales = {w, part, {}, {}, {}, {}};
+        const uint8_t * codes = w + panel_scales(F, g.k);
+        for (int32_t b = 0; b < g.k / kBlock; ++b, codes += code_bytes(F)) {
             const int64_t at = static_cast<int64_t>(b) * g.a.rows + row;
-            I8 s[RB * PB];
-            if constexpr (F == Format::q8_0) {
-                dot_q8<RB, PB>(w + kCodes, stride, g.a.q + at * kBlock, s);
-            } else {
-                dot_q4<RB, PB>(w + kCodes, stride, g.a.q + at * kBlock, s);
+            if (part == 0 && row == 0) {
+                for (int i = 0; i <= code_bytes(F); i += 64) {
+                    ADASPARK_PREFETCH(codes + kAhead + i);
+                }
             }
-            each<PB>([&](auto p) {
-                const F8 d = load_half(w + p * stride);
-                each<RB>([&](auto r) {
-                    constexpr int kAt = PB * r + p;
-                    if constexpr (F == Format::q4_0) {
-                        s[kAt] = sub1(s[kAt], g.a.sum8[at + r]);
-                    }
-                    acc[kAt] = fma(to_float(s[kAt]), mul(d, set1(g.a.d[at + r])), acc[kAt]);
-                    if constexpr (F == Format::q4_1) {
-                        acc[kAt] = fma(load_half(w + p * stride + 16), set1(g.a.dsum[at + r]), acc[kAt]);
-                    }
-                });
+            IW s[kHalves<F> * RB];
+            block_dot<F, RB>(codes, part, g.a.q + at * kBlock, g.a.minus8 + at,
+                             g.a.minus8_half + static_cast<int64_t>(b) * 2 * g.a.rows + row, g.a.rows, s);
+            scales.next(b);
+            each<RB>([&](auto r) {
+                const FW d = set1_wide(g.a.d[at + r]);
+                each<kHalves<F>>(
+                    [&](auto h) { acc[r] = fma(to_float(s[RB * h + r]), mul(scales.scale[h], d), acc[r]); });
+                if constexpr (has_minimum(F)) {
+                    acc[r] = fma(scales.minimum, set1_wide(g.a.dsum[at + r]), acc[r]);
+                }
             });
-            w += kBytes;
         }
     }
 }
 
-template <Format F, int RB, int PB>
-void panel_store(const Gemm & g, const uint8_t * w, std::size_t stride, int32_t panel, int32_t row) {
-    F8 acc[RB * PB];
-    panel_rows<F, RB, PB>(g, w, stride, row, acc);
-    each<RB>([&](auto r) {
-        each<PB>([&](auto p) {
-            float * out = g.out + (row + r) * g.ldo + static_cast<int64_t>(panel + p - g.panel_begin) * kColumns;
-            F8 y = acc[PB * r + p];
+template <Format F, int RB> void panel_store(const Gemm & g, int32_t panel, int32_t row) {
+    const uint8_t * w = g.w + static_cast<std::size_t>(panel) * panel_bytes(F, g.k);
+    for (int part = 0; part < kParts; ++part) {
+        FW acc[RB];
+        panel_rows<F, RB>(g, w, part, row, acc);
+        const int64_t column = static_cast<int64_t>(panel) * kColumns + kWide * part;
+        each<RB>([&](auto r) {
+            float * out = g.out + (row + r) * g.ldo + column - static_cast<int64_t>(g.panel_begin) * kColumns;
+            FW y = acc[r];
             if (g.bias != nullptr) {
-                y = add(y, load(g.bias + static_cast<int64_t>(panel + p) * kColumns));
+                y = add(y, load_wide(g.bias + column));
             }
-            store(out, g.add ? add(load(out), y) : y);
+            store(out, g.add ? add(load_wide(out), y) : y);
         });
-    });
+    }
 }
 
-template <Format F, int PB> void panel_all_rows(const Gemm & g, std::size_t stride, int32_t panel) {
-    const uint8_t * w = g.w + static_cast<std::size_t>(panel) * stride;
-    const int32_t groups = (g.rows + kRows - 1) / kRows;
-    for (int32_t i = 0, row = 0; i < groups; ++i) {
-        const int32_t n = (g.rows - row + groups - i - 1) / (groups - i); // groups of about equal size
-        switch (n) {
-        case 1:
-            panel_store<F, 1, PB>(g, w, stride, panel, row);
-            break;
-        case 2:
-            panel_store<F, 2, PB>(g, w, stride, panel, row);
-            break;
-        case 3:
-            panel_store<F, 3, PB>(g, w, stride, panel, row);
-            break;
-        case 4:
-            panel_store<F, 4, PB>(g, w, stride, panel, row);
-            break;
-        case 5:
-            panel_store<F, 5, PB>(g, w, stride, panel, row);
-            break;
-        case 6:
-            panel_store<F, 6, PB>(g, w, stride, panel, row);
-            break;
-        case 7:
-            panel_store<F, 7, PB>(g, w, stride, panel, row);
-            break;
-        default:
-            panel_store<F, 8, PB>(g, w, stride, panel, row);
-            break;
+// N, N - 1, ... rows, whichever is `n`.
+template <Format F, int N> void panel_some_rows(const Gemm & g, int32_t panel, int32_t row, int32_t n) {
+    if constexpr (N > 1) {
+        if (n < N) {
+            return panel_some_rows<F, N - 1>(g, panel, row, n);
         }
-        row += n;
     }
+    panel_store<F, N>(g, panel, row);
 }
 
 template <Format F> void gemm_format(const Gemm & g) {
-    const std::size_t stride = panel_bytes(F, g.k);
-    for (int32_t p = g.panel_begin; p < g.panel_end; ++p) {
-        panel_all_rows<F, kPanels>(g, stride, p);
+    const int32_t groups = (g.rows + kRows - 1) / kRows;
+    for (int32_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
+        for (int32_t i = 0, row = 0; i < groups; ++i) {
+            const int32_t n = (g.rows - row + groups - i - 1) / (groups - i); // groups of about equal size
+            panel_some_rows<F, kRows>(g, panel, row, n);
+            row += n;
+        }
     }
 }
 
@@ -142,6 +151,16 @@ void gemm(const Gemm & g) {
         return gemm_format<Format::q4_0>(g);
     case Format::q4_1:
         return gemm_format<Format::q4_1>(g);
+    case Format::q5_0:
+        return gemm_format<Format::q5_0>(g);
+    case Format::q5_1:
+        return gemm_format<Format::q5_1>(g);
+    case Format::q4_k:
+        return gemm_format<Format::q4_k>(g);
+    case Format::q5_k:
+        return gemm_format<Format::q5_k>(g);
+    case Format::q6_k:
+        return gemm_format<Format::q6_k>(g);
     }
 }
 
@@ -160,43 +179,72 @@ void rms_norm(const float * x, const float * weight, int32_t n, float eps, float
     }
 }
 
+// 32 numbers as int8: their scale. `total`: sums of the codes of the first and of the second 16.
+inline float codes_of(const float * x, int8_t * codes, int32_t (&total)[2]) {
+    const F8 v[4] = {load(x), load(x + 8), load(x + 16), load(x + 24)};
+    const F8 all = add(add(v[0], v[1]), add(v[2], v[3]));
+    const float largest = max_of(max(max(abs(v[0]), abs(v[1])), max(abs(v[2]), abs(v[3]))));
+    const F8 inverse = set1(largest > 0.0F ? 127.0F / largest : 0.0F);
+    const I8 rounded[4] = {round(mul(v[0], inverse)), round(mul(v[1], inverse)), round(mul(v[2], inverse)),
+                           round(mul(v[3], inverse))};
+    store_int8(codes, rounded, total);
+    return any_nan(all) ? NAN : largest / 127.0F; // a NaN must not vanish in the codes
+}
+
 void quantize(const float * x, int32_t first, int32_t n, int32_t row, const Activations & a) {
     for (int32_t i = 0; i < n; i += kBlock) {
-        const F8 v[4] = {load(x + i), load(x + i + 8), load(x + i + 16), load(x + i + 24)};
-        const F8 all = add(add(v[0], v[1]), add(v[2], v[3]));
-        const float largest = max_of(max(max(abs(v[0]), abs(v[1])), max(abs(v[2]), abs(v[3]))));
-        const float d = any_nan(all) ? NAN : largest / 127.0F; // a NaN must not vanish in the codes
-        const F8 inverse = set1(largest > 0.0F ? 127.0F / largest : 0.0F);
-        const I8 codes[4] = {round(mul(v[0], inverse)), round(mul(v[1], inverse)), round(mul(v[2], inverse)),
-                             round(mul(v[3], inverse))};
         const int64_t at = static_cast<int64_t>((first + i) / kBlock) * a.rows + row;
-        const int32_t total = store_int8(a.q + at * kBlock, codes);
+        int32_t total[2];
+        const float d = codes_of(x + i, a.q + at * kBlock, total);
         a.d[at] = d;
-        a.sum8[at] = 8 * total;
-        a.dsum[at] = d * static_cast<float>(total);
+        a.minus8[at] = -8 * (total[0] + total[1]);
+        a.minus8_half[2 * at - row] = -8 * total[0];
+        a.minus8_half[2 * at - row + a.rows] = -8 * total[1];
+        a.dsum[at] = d * static_cast<float>(total[0] + total[1]);
     }
 }
 
 // e^x for x clamped to [-87.3, 88]; a NaN stays one. Relative error below 2e-7.
-inline F8 exp8(F8 x) {
-    x = max(set1(-87.3F), min(set1(88.0F), x));
-    const I8 n = round(mul(x, set1(1.44269504F)));
-    const F8 f = to_float(n);
-    F8 r = fma(f, set1(-0.693359375F), x);
-    r = fma(f, set1(2.12194440e-4F), r);
-    F8 p = set1(1.9875691500e-4F);
+inline FW exp_wide(FW x) {
+    x = max(set1_wide(-87.3F), min(set1_wide(88.0F), x));
+    const IW n = round(mul(x, set1_wide(1.44269504F)));
+    const FW f = to_float(n);
+    FW r = fma(f, set1_wide(-0.693359375F), x);
+    r = fma(f, set1_wide(2.12194440e-4F), r);
+    FW p = set1_wide(1.9875691500e-4F);
     constexpr float kPolynomial[] = {1.3981999507e-3F, 8.3334519073e-3F, 4.1665795894e-2F, 1.6666665459e-1F,
                                      5.0000001201e-1F};
     for (const float c : kPolynomial) {
-        p = fma(p, r, set1(c));
+        p = fma(p, r, set1_wide(c));
     }
-    return mul(add(fma(mul(p, r), r, r), set1(1.0F)), pow2(n));
+    return mul(add(fma(mul(p, r), r, r), set1_wide(1.0F)), pow2(n));
 }
 
 void silu_mul(const float * gate, const float * up, int32_t n, float * out) {
-    for (int32_t i = 0; i < n; i += 8) {
-        const F8 g = load(gate + i);
-        store(out + i, mul(div(g, add(set1(1.0F), exp8(sub(zero(), g)))), load(up + i)));
+    for (int32_t i = 0; i < n; i += kWide) {
+        const FW g = load_wide(gate + i);
+        store(out + i, mul(div(g, add(set1_wide(1.0F), exp_wide(sub(zero_wide(), g)))), load_wide(up + i)));
+    }
+}
+
+void mix(const float * const * in, const float * weight, int32_t count, int32_t n, float * out) {
+    for (int32_t i = 0; i < n; i += kWide) {
+        FW acc = zero_wide();
+        for (int32_t j = 0; j < count; ++j) {
+            acc = fma(load_wide(in[j] + i), set1_wide(weight[j]), acc);
+        }
+        store(out + i, add(load_wide(out + i), acc));
+    }
+}
+
+void short_conv(const float * const * in, const float * weight, int64_t ldw, int32_t taps, const float * c, int32_t n,
+                float * out) {
+    for (int32_t i = 0; i < n; i += kWide) {
+        FW acc = zero_wide();
+        for (int32_t t = 0; t < taps; ++t) {
+            acc = fma(load_wide(in[t] + i), load_wide(weight + t * ldw + i), acc);
+        }
+        store(out + i, mul(load_wide(c + i), acc));
     }
 }
 
@@ -204,74 +252,135 @@ void silu_mul(const float * gate, const float * up, int32_t n, float * out) {
 
 constexpr int32_t kScores = kTile + kChunk; // floats of scratch a query has: scores by slot, then by position
 
-template <bool H> inline F8 load_cache(const void * base, int64_t at) {
-    if constexpr (H) {
-        return load_half(static_cast<const uint16_t *>(base) + at);
+// Numbers from `p` on; `scale` is that of their block in a q8_0 cache.
+template <Cache C> inline FW load_cache(const uint8_t * p, FW scale) {
+    if constexpr (C == Cache::f16) {
+        return load_half_wide(p);
+    } else if constexpr (C == Cache::f32) {
+        return load_wide(reinterpret_cast<const float *>(p));
     } else {
-        return load(static_cast<const float *>(base) + at);
+        return mul(load_i8_wide(p), scale);
     }
 }
 
-// Scores of NQ queries for GB groups of 8 slots.
-template <bool H, int NQ, int GB> inline void scores(const Attend & t, int32_t slot, int32_t query) {
-    F8 acc[NQ * GB];
-    each<NQ * GB>([&](auto i) { acc[i] = zero(); });
+// How many vectors NQ queries take at once: enough independent sums to keep the multipliers busy, and no more than fit.
+constexpr int vectors_at_once(int queries) { return queries > 6 ? kRegisters / 16 : queries > 3 ? kRegisters / 8 : 4; }
+
+// Scores of NQ queries for VB vectors of slots.
+template <Cache C, int NQ, int VB> inline void scores(const Attend & t, int32_t slot, int32_t query) {
+    FW acc[NQ * VB];
+    each<NQ * VB>([&](auto i) { acc[i] = zero_wide(); });
     const float * q[NQ];
     each<NQ>([&](auto n) { q[n] = t.q[query + n]; });
-    const int64_t group = static_cast<int64_t>(t.head_dim) * 8;
-    const int64_t base = slot / 8 * group;
+    const auto group = static_cast<int64_t>(group_bytes(C, t.head_dim));
+    const auto front = static_cast<int64_t>(scales_bytes(C, t.head_dim));
+    int64_t at[VB]; // bytes before the group
+    int32_t in[VB]; // slot in it
+    each<VB>([&](auto j) {
+        at[j] = (slot + kWide * j) / kSlots * group;
+        in[j] = (slot + kWide * j) % kSlots;
+    });
+    const auto * keys = static_cast<const uint8_t *>(t.k);
+    FW scale[VB]; // of q8_0
+    each<VB>([&](auto j) { scale[j] = zero_wide(); });
     for (int32_t i = 0; i < t.head_dim; ++i) {
-        F8 key[GB];
-        each<GB>([&](auto j) { key[j] = load_cache<H>(t.k, base + j * group + 8 * i); });
+        constexpr auto kBytes = static_cast<int64_t>(number_bytes(C));
+        FW key[VB];
+        each<VB>([&](auto j) {
+            if (C == Cache::q8_0 && i % kBlock == 0) {
+                scale[j] = load_half_wide(keys + at[j] + 2 * (i / kBlock * kSlots + in[j]));
+            }
+            key[j] = load_cache<C>(keys + at[j] + front + kBytes * (int64_t{kSlots} * i + in[j]), scale[j]);
+        });
+        // The values of these slots, which lie in the same places of their plane, are wanted next.
+        if (query == 0 && (C != Cache::q8_0 || i % 2 == 0)) {
+            for (int j = 0; j < VB; ++j) {
+                ADASPARK_PREFETCH(static_cast<const char *>(t.v) + at[j] + i * (group / t.head_dim));
+            }
+        }
         each<NQ>([&](auto n) {
-            const F8 weight = set1(q[n][i]);
-            each<GB>([&](auto j) { acc[n * GB + j] = fma(key[j], weight, acc[n * GB + j]); });
+            const FW weight = set1_wide(q[n][i]);
+            each<VB>([&](auto j) { acc[n * VB + j] = fma(key[j], weight, acc[n * VB + j]); });
         });
     }
     each<NQ>([&](auto n) {
         float * out = t.scratch + static_cast<int64_t>(query + n) * kScores + (slot - t.slot_begin);
-        each<GB>([&](auto j) { store(out + 8 * j, acc[n * GB + j]); });
+        each<VB>([&](auto j) { store(out + kWide * j, acc[n * VB + j]); });
     });
 }
 
-template <bool H, int NQ> inline void scores_all(const Attend & t, int32_t query) {
-    int32_t slot = t.slot_begin;
-    for (; slot + 16 <= t.slot_end; slot += 16) {
-        scores<H, NQ, 2>(t, slot, query);
+template <Cache C, int NQ, int VB = vectors_at_once(NQ)>
+inline void scores_from(const Attend & t, int32_t slot, int32_t query) {
+    for (; slot + VB * kWide <= t.slot_end; slot += VB * kWide) {
+        scores<C, NQ, VB>(t, slot, query);
     }
-    if (slot < t.slot_end) {
-        scores<H, NQ, 1>(t, slot, query);
+    if constexpr (VB > 1) {
+        scores_from<C, NQ, VB / 2>(t, slot, query);
     }
 }
 
-// Values of NQ queries that see the same slots, weighted and summed in the order of positions.
-template <bool H, int NQ, int DB>
+// Values of NQ queries that see the same slots, weighted and summed in the order of positions: VB vectors of
+// dimensions.
+template <Cache C, int NQ, int VB>
 inline void values(const Attend & t, const int32_t * slots, int32_t count, int32_t dim, int32_t query) {
-    F8 acc[NQ * DB];
-    each<NQ * DB>([&](auto i) { acc[i] = zero(); });
+    FW acc[NQ * VB];
+    each<NQ * VB>([&](auto i) { acc[i] = zero_wide(); });
     const float * p[NQ];
     each<NQ>([&](auto n) { p[n] = t.scratch + static_cast<int64_t>(query + n) * kScores + kTile; });
+    const auto group = static_cast<int64_t>(group_bytes(C, t.head_dim));
+    const auto front = static_cast<int64_t>(scales_bytes(C, t.head_dim));
+    constexpr auto kBytes = static_cast<int64_t>(number_bytes(C));
     for (int32_t i = 0; i < count; ++i) {
         const int64_t slot = slots != nullptr ? slots[i] : t.slot_begin + i;
-        F8 v[DB];
-        each<DB>([&](auto j) { v[j] = load_cache<H>(t.v, slot * t.head_dim + dim + 8 * j); });
+        const uint8_t * at = static_cast<const uint8_t *>(t.v) + slot / kSlots * group; // its group
+        const int64_t first = slot % kSlots * t.head_dim + dim;
+        FW scale = zero_wide(); // of q8_0
+        FW v[VB];
+        each<VB>([&](auto j) {
+            if (C == Cache::q8_0 && kWide * j % kBlock == 0) {
+                scale = set1_half_wide(at + 2 * ((first + kWide * j) / kBlock));
+            }
+            v[j] = load_cache<C>(at + front + kBytes * (first + kWide * j), scale);
+        });
+        if (query == 0 && t.next != nullptr) {
+            for (int j = 0; j < VB; ++j) {
+                ADASPARK_PREFETCH(static_cast<const char *>(t.next) + i * (group / kSlots) +
+                                  kBytes * (dim + kWide * j));
+            }
+        }
         each<NQ>([&](auto n) {
-            const F8 weight = set1(p[n][i]);
-            each<DB>([&](auto j) { acc[n * DB + j] = fma(v[j], weight, acc[n * DB + j]); });
+            const FW weight = set1_wide(p[n][i]);
+            each<VB>([&](auto j) { acc[n * VB + j] = fma(v[j], weight, acc[n * VB + j]); });
         });
     }
-    each<NQ>([&](auto n) { each<DB>([&](auto j) { store(t.out[query + n] + 8 + dim + 8 * j, acc[n * DB + j]); }); });
+    each<NQ>(
+        [&](auto n) { each<VB>([&](auto j) { store(t.out[query + n] + 8 + dim + kWide * j, acc[n * VB + j]); }); });
 }
 
-template <bool H, int NQ>
-inline void values_all(const Attend & t, const int32_t * slots, int32_t count, int32_t query) {
-    int32_t dim = 0;
-    for (; dim + 16 <= t.head_dim; dim += 16) {
-        values<H, NQ, 2>(t, slots, count, dim, query);
+template <Cache C, int NQ, int VB = vectors_at_once(NQ)>
+inline void values_from(const Attend & t, const int32_t * slots, int32_t count, int32_t dim, int32_t query) {
+    for (; dim + VB * kWide <= t.head_dim; dim += VB * kWide) {
+        values<C, NQ, VB>(t, slots, count, dim, query);
     }
-    if (dim < t.head_dim) {
-        values<H, NQ, 1>(t, slots, count, dim, query);
+    if constexpr (VB > 1) {
+        values_from<C, NQ, VB / 2>(t, slots, count, dim, query);
     }
+}
+
+// Calls f(number of queries, first query) for `count` queries from `query` on, as many at a time as there are kernels
+// for.
+template <typename F> inline void by_queries(int32_t query, int32_t count, F && f) {
+    const auto take = [&](auto n) {
+        for (; count >= n; count -= n, query += n) {
+            f(n, query);
+        }
+    };
+    take(Index<12>{});
+    take(Index<6>{});
+    take(Index<4>{});
+    take(Index<3>{});
+    take(Index<2>{});
+    take(Index<1>{});
 }
 
 inline int32_t slots_of(const Attend & t, int32_t query) {
@@ -282,18 +391,22 @@ inline void softmax_query(const Attend & t, int32_t query) {
     const float * by_slot = t.scratch + static_cast<int64_t>(query) * kScores;
     float * p = t.scratch + static_cast<int64_t>(query) * kScores + kTile;
     const int32_t count = slots_of(t, query);
-    const int32_t padded = (count + 7) / 8 * 8;
-    for (int32_t i = 0; i < padded; ++i) {
-        const int32_t at = i < count ? i : count - 1; // padding repeats the last score: it does not move the maximum
-        p[i] = by_slot[t.slots != nullptr ? t.slots[query][at] - t.slot_begin : at];
+    const int32_t padded = (count + kSlots - 1) / kSlots * kSlots;
+    if (t.slots == nullptr) {
+        std::memcpy(p, by_slot, static_cast<std::size_t>(count) * sizeof(float));
+    } else {
+        for (int32_t i = 0; i < count; ++i) {
+            p[i] = by_slot[t.slots[query][i] - t.slot_begin];
+        }
     }
+    std::fill(p + count, p + padded, count > 0 ? p[count - 1] : 0.0F); // repeats do not move the maximum
     F8 top = set1(-INFINITY);
     for (int32_t i = 0; i < padded; i += 8) {
         top = max(top, load(p + i));
     }
     const float largest = max_of(top);
-    for (int32_t i = 0; i < padded; i += 8) {
-        store(p + i, exp8(sub(load(p + i), set1(largest))));
+    for (int32_t i = 0; i < padded; i += kWide) {
+        store(p + i, exp_wide(sub(load_wide(p + i), set1_wide(largest))));
     }
     for (int32_t i = count; i < padded; ++i) {
         p[i] = 0.0F;
@@ -306,41 +419,33 @@ inline void softmax_query(const Attend & t, int32_t query) {
     t.out[query][1] = sum(total);
 }
 
-template <bool H> void attend_cache(const Attend & t) {
-    int32_t query = 0;
-    for (; query + 6 <= t.n_queries; query += 6) {
-        scores_all<H, 6>(t, query);
-    }
-    for (; query + 3 <= t.n_queries; query += 3) {
-        scores_all<H, 3>(t, query);
-    }
-    for (; query < t.n_queries; ++query) {
-        scores_all<H, 1>(t, query);
-    }
-    for (query = 0; query < t.n_queries; ++query) {
+template <Cache C> void attend_cache(const Attend & t) {
+    by_queries(0, t.n_queries, [&](auto n, int32_t query) { scores_from<C, n>(t, t.slot_begin, query); });
+    for (int32_t query = 0; query < t.n_queries; ++query) {
         softmax_query(t, query);
     }
-    for (query = 0; query < t.n_queries;) {
-        const int32_t * slots = t.slots != nullptr ? t.slots[query] : nullptr;
-        const int32_t count = slots_of(t, query);
-        int32_t same = 1;
-        while (query + same < t.n_queries && same < 6 && (t.slots == nullptr || t.slots[query + same] == slots)) {
+    for (int32_t first = 0; first < t.n_queries;) {
+        const int32_t * slots = t.slots != nullptr ? t.slots[first] : nullptr;
+        const int32_t count = slots_of(t, first);
+        int32_t same = 1; // queries that see the same slots
+        while (first + same < t.n_queries && (t.slots == nullptr || t.slots[first + same] == slots)) {
             ++same;
         }
-        if (same >= 6) {
-            values_all<H, 6>(t, slots, count, query);
-            query += 6;
-        } else if (same >= 3) {
-            values_all<H, 3>(t, slots, count, query);
-            query += 3;
-        } else {
-            values_all<H, 1>(t, slots, count, query);
-            ++query;
-        }
+        by_queries(first, same, [&](auto n, int32_t query) { values_from<C, n>(t, slots, count, 0, query); });
+        first += same;
     }
 }
 
-void attend(const Attend & t) { t.half ? attend_cache<true>(t) : attend_cache<false>(t); }
+void attend(const Attend & t) {
+    switch (t.cache) {
+    case Cache::f32:
+        return attend_cache<Cache::f32>(t);
+    case Cache::f16:
+        return attend_cache<Cache::f16>(t);
+    case Cache::q8_0:
+        return attend_cache<Cache::q8_0>(t);
+    }
+}
 
 void merge(const float * partials, int64_t stride, int32_t count, int32_t head_dim, float * out) {
     float largest = -INFINITY;
@@ -357,9 +462,9 @@ void merge(const float * partials, int64_t stride, int32_t count, int32_t head_d
         if (part[1] == 0.0F) {
             continue;
         }
-        const F8 weight = exp8(set1(part[0] - largest));
-        float w[8];
-        store(w, weight);
+        float w[kWide];
+        store(w, exp_wide(set1_wide(part[0] - largest)));
+        const F8 weight = set1(w[0]);
         total = total + w[0] * part[1];
         for (int32_t j = 0; j < head_dim; j += 8) {
             store(out + j, fma(load(part + 8 + j), weight, load(out + j)));
@@ -373,36 +478,55 @@ void merge(const float * partials, int64_t stride, int32_t count, int32_t head_d
 
 // ---- cache ---------------------------------------------------------------------------------------------------------
 
-void store_value(const float * x, int32_t n, bool half, void * head_values, int32_t slot) {
-    const int64_t at = static_cast<int64_t>(slot) * n;
-    for (int32_t i = 0; i < n; i += 8) {
-        if (half) {
-            store_half(static_cast<uint16_t *>(head_values) + at + i, load(x + i));
+// Eight numbers, `step` numbers apart.
+inline void store_strided(const float * x, Cache cache, uint8_t * out, int32_t step) {
+    uint16_t h[8];
+    store_half(h, load(x));
+    for (int32_t j = 0; j < 8; ++j) {
+        if (cache == Cache::f16) {
+            std::memcpy(out + static_cast<std::ptrdiff_t>(2 * j) * step, h + j, 2);
         } else {
-            store(static_cast<float *>(head_values) + at + i, load(x + i));
+            std::memcpy(out + static_cast<std::ptrdiff_t>(4 * j) * step, x + j, 4);
         }
     }
 }
 
-void store_key(const float * x, int32_t n, bool half, void * keys, int32_t slot) {
-    const int64_t at = static_cast<int64_t>(slot / 8) * n * 8 + slot % 8;
-    for (int32_t i = 0; i < n; i += 8) {
-        uint16_t h[8];
-        if (half) {
-            store_half(h, load(x + i));
+// n numbers of a slot: `out` [n] is `step` numbers apart, `scales` [n / 32] of q8_0 `scale_step` apart.
+inline void store_slot(const float * x, int32_t n, Cache cache, uint8_t * out, int32_t step, uint8_t * scales,
+                       int32_t scale_step) {
+    if (cache != Cache::q8_0) {
+        for (int32_t i = 0; i < n; i += 8) {
+            store_strided(x + i, cache, out + static_cast<std::ptrdiff_t>(number_bytes(cache)) * i * step, step);
         }
-        for (int32_t j = 0; j < 8; ++j) {
-            if (half) {
-                static_cast<uint16_t *>(keys)[at + static_cast<int64_t>(i + j) * 8] = h[j];
-            } else {
-                static_cast<float *>(keys)[at + static_cast<int64_t>(i + j) * 8] = x[i + j];
-            }
+        return;
+    }
+    for (int32_t b = 0; b < n / kBlock; ++b) {
+        int8_t codes[kBlock];
+        int32_t total[2];
+        const uint16_t d = float_to_half(codes_of(x + b * kBlock, codes, total));
+        std::memcpy(scales + static_cast<std::ptrdiff_t>(2 * b) * scale_step, &d, 2);
+        for (int32_t i = 0; i < kBlock; ++i) {
+            out[static_cast<std::ptrdiff_t>(b * kBlock + i) * step] = static_cast<uint8_t>(codes[i]);
         }
     }
+}
+
+void store_value(const float * x, int32_t n, Cache cache, void * head_values, int32_t slot) {
+    uint8_t * group = static_cast<uint8_t *>(head_values) + slot / kSlots * group_bytes(cache, n);
+    const int32_t in = slot % kSlots;
+    store_slot(x, n, cache, group + scales_bytes(cache, n) + number_bytes(cache) * static_cast<std::size_t>(in * n), 1,
+               group + 2 * (in * (n / kBlock)), 1);
+}
+
+void store_key(const float * x, int32_t n, Cache cache, void * keys, int32_t slot) {
+    uint8_t * group = static_cast<uint8_t *>(keys) + slot / kSlots * group_bytes(cache, n);
+    const int32_t in = slot % kSlots;
+    store_slot(x, n, cache, group + scales_bytes(cache, n) + number_bytes(cache) * static_cast<std::size_t>(in), kSlots,
+               group + 2 * in, kSlots);
 }
 
 constexpr Kernels table(const char * name) {
-    return {name, gemm, rms_norm, quantize, silu_mul, attend, merge, store_key, store_value};
+    return {name, gemm, rms_norm, quantize, silu_mul, mix, short_conv, attend, merge, store_key, store_value};
 }
 
 } // namespace adaspark::kernels::ADASPARK_SIMD

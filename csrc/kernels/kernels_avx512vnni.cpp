@@ -1,6 +1,7 @@
-// Compiled for AVX-512 VL and VNNI on top of AVX2; called only where the CPU has them.
+// Compiled for AVX-512 (BW, VL, VNNI) on top of AVX2; called only where the CPU has them.
 #define ADASPARK_SIMD avx512vnni
-#define ADASPARK_VNNI _mm256_dpbusd_epi32
+#define ADASPARK_AVX512
+#define ADASPARK_VNNI _mm512_dpbusd_epi32
 #include "kernels/simd_x86.h"
 
 #include "kernels/kernel_body.h"

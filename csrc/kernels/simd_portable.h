@@ -107,46 +107,70 @@ inline F8 to_float(I8 a) {
 inline F8 pow2(I8 a) { // 2^a for -126..127
     return lanes([&](int i) { return std::bit_cast<float>(static_cast<uint32_t>(a.v[i] + 127) << 23); });
 }
-inline I8 sub1(I8 a, int32_t b) {
-    for (int32_t & x : a.v) {
-        x -= b;
-    }
-    return a;
-}
-// 32 rounded values as int8; their sum.
-inline int32_t store_int8(int8_t * p, const I8 (&a)[4]) {
-    int32_t total = 0;
+// 32 rounded values as int8; the sums of the first and the second 16.
+inline void store_int8(int8_t * p, const I8 (&a)[4], int32_t (&total)[2]) {
+    total[0] = total[1] = 0;
     for (int i = 0; i < 32; ++i) {
         const int32_t x = a[i / 8].v[i % 8];
         p[i] = static_cast<int8_t>(x < -128 ? -128 : x > 127 ? 127 : x);
-        total += p[i];
+        total[i / 16] += p[i];
     }
-    return total;
 }
 
-// s[PB * r + p] = for the 8 columns of panel p (`stride` bytes apart), the sum over 32 inputs of code (0..15) times row
-// r of a [RB][32].
-template <int RB, int PB>
-inline void dot_q4(const uint8_t * w, std::size_t stride, const int8_t * a, I8 (&s)[RB * PB]) {
-    for (int at = 0; at < RB * PB; ++at) {
-        const int8_t * row = a + 32 * (at / PB);
-        const uint8_t * codes = w + static_cast<std::size_t>(at % PB) * stride;
-        s[at] = I8{};
-        for (int j = 0; j < 128; ++j) {
-            const int i = j / 32 * 8 + j % 4;
-            s[at].v[j % 32 / 4] += (codes[j] & 15) * row[i] + (codes[j] >> 4) * row[i + 4];
+// ---- wide lanes: the same 8
+// ------------------------------------------------------------------------------------------
+
+constexpr int kWide = 8;
+constexpr int kRegisters = 16;
+using FW = F8;
+using IW = I8;
+
+inline FW zero_wide() { return zero(); }
+inline FW set1_wide(float x) { return set1(x); }
+inline FW load_wide(const float * p) { return load(p); }
+inline FW load_half_wide(const void * p) { return load_half(p); }
+inline FW set1_half_wide(const void * p) {
+    uint16_t h = 0;
+    std::memcpy(&h, p, sizeof(h));
+    return set1(half_to_float(h));
+}
+inline FW load_bf16_wide(const void * p) { return load_bf16(p); }
+inline FW load_u8_wide(const uint8_t * p) {
+    return lanes([&](int i) { return static_cast<float>(p[i]); });
+}
+inline FW load_i8_wide(const uint8_t * p) {
+    return lanes([&](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+}
+
+template <Format F> constexpr int kHalves = F == Format::q6_k ? 2 : 1; // sums a block of 32 inputs has, one a scale
+
+// s[RB * h + r] = for 8 columns, the sum over the inputs of half h of (code - offset) * row r of a [RB][32].
+template <Format F, int RB>
+inline void block_dot(const uint8_t * codes, int part, const int8_t * a, const int32_t * /*minus8*/,
+                      const int32_t * /*minus8_half*/, int32_t /*rows*/, IW (&s)[kHalves<F> * RB]) {
+    int32_t code[8][32]; // [vector][4 * column + input]
+    for (int u = 0; u < 8; ++u) {
+        for (int j = 0; j < 32; ++j) {
+            const int lane = 32 * part + j;
+            if constexpr (F == Format::q8_0) {
+                code[u][j] = static_cast<int8_t>(codes[64 * u + lane]);
+            } else {
+                code[u][j] = (codes[64 * (u / 2) + lane] >> (u % 2 * 4) & 15) - code_offset(F);
+                for (int extra = 0; extra < code_bits(F) - 4; ++extra) {
+                    code[u][j] += (codes[256 + 64 * extra + 8 * u + lane / 8] >> (lane % 8) & 1) << (4 + extra);
+                }
+            }
         }
     }
-}
-// The same for int8 weights.
-template <int RB, int PB>
-inline void dot_q8(const uint8_t * w, std::size_t stride, const int8_t * a, I8 (&s)[RB * PB]) {
-    for (int at = 0; at < RB * PB; ++at) {
-        const int8_t * row = a + 32 * (at / PB);
-        const uint8_t * codes = w + static_cast<std::size_t>(at % PB) * stride;
-        s[at] = I8{};
-        for (int j = 0; j < 256; ++j) {
-            s[at].v[j % 32 / 4] += static_cast<int8_t>(codes[j]) * row[j / 32 * 4 + j % 4];
+    for (int h = 0; h < kHalves<F>; ++h) {
+        for (int r = 0; r < RB; ++r) {
+            I8 sum{};
+            for (int u = 8 / kHalves<F> * h; u < 8 / kHalves<F> * (h + 1); ++u) {
+                for (int j = 0; j < 32; ++j) {
+                    sum.v[j / 4] += code[u][j] * a[32 * r + 4 * u + j % 4];
+                }
+            }
+            s[RB * h + r] = sum;
         }
     }
 }

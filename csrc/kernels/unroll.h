@@ -13,6 +13,15 @@
 #endif
 #endif
 
+#if defined(_MSC_VER) && (defined(_M_X64) || defined(_M_IX86))
+#include <xmmintrin.h>
+#define ADASPARK_PREFETCH(p) _mm_prefetch(reinterpret_cast<const char *>(p), _MM_HINT_T0)
+#elif defined(__GNUC__)
+#define ADASPARK_PREFETCH(p) __builtin_prefetch(p)
+#else
+#define ADASPARK_PREFETCH(p)
+#endif
+
 namespace adaspark::kernels {
 
 template <int N> struct Index {

@@ -13,7 +13,8 @@ using namespace adaspark::kernels;
 
 namespace {
 
-constexpr Format kFormats[] = {Format::f32, Format::f16, Format::bf16, Format::q8_0, Format::q4_0, Format::q4_1};
+constexpr Format kFormats[] = {Format::f32,  Format::f16,  Format::bf16, Format::q8_0, Format::q4_0, Format::q4_1,
+                               Format::q5_0, Format::q5_1, Format::q4_k, Format::q5_k, Format::q6_k};
 
 std::vector<const Kernels *> tables() {
     std::vector<const Kernels *> out;
@@ -49,11 +50,12 @@ std::vector<uint8_t> random_columns(Format format, int32_t k, int32_t n, std::mt
     for (uint8_t & byte : out) {
         byte = static_cast<uint8_t>(rng());
     }
-    const std::size_t block = column_bytes(format, kBlock);
-    for (std::size_t at = 0; at < out.size(); at += block) {
-        put_half(at, rng() % 8 == 0 ? 0.0F : normal(rng) * 0.02F);
-        if (format == Format::q4_1) {
-            put_half(at + 2, normal(rng) * 0.1F);
+    const std::size_t unit = column_bytes(format, unit_inputs(format));
+    const float size = is_super(format) ? 0.001F : 0.02F; // the scales of super-blocks are scaled again, by up to 127
+    for (std::size_t at = 0; at < out.size(); at += unit) {
+        put_half(at + (format == Format::q6_k ? 208 : 0), rng() % 8 == 0 ? 0.0F : normal(rng) * size);
+        if (has_minimum(format)) {
+            put_half(at + 2, normal(rng) * 5 * size);
         }
     }
     return out;
@@ -86,9 +88,9 @@ std::vector<float> product(const Kernels & kernels, const Case & c, int32_t firs
     const auto blocks = static_cast<std::size_t>(count * c.k / kBlock);
     std::vector<int8_t> q(static_cast<std::size_t>(count * c.k));
     std::vector<float> d(blocks), dsum(blocks);
-    std::vector<int32_t> sum8(blocks);
+    std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
     std::vector<float> x(c.x.begin() + first * c.k, c.x.begin() + (first + count) * c.k);
-    const Activations a = {x.data(), q.data(), d.data(), sum8.data(), dsum.data(), count};
+    const Activations a = {x.data(), q.data(), d.data(), dsum.data(), minus8.data(), minus8_half.data(), count};
     for (int32_t r = 0; r < count && is_quantized(c.format); ++r) {
         kernels.quantize(x.data() + r * c.k, 0, c.k, r, a);
     }
@@ -102,7 +104,8 @@ TEST(products_equal_double_alone_together_and_on_every_instruction_set) {
     std::mt19937 rng(1);
     for (const Format format : kFormats) {
         for (const int32_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17}) {
-            const Case c(format, rows % 2 == 0 ? 96 : 32, 8 * rows % 40 + 3, rows, rng);
+            const int32_t k = is_super(format) ? (rows % 2 + 1) * kSuper : rows % 2 == 0 ? 96 : 32;
+            const Case c(format, k, 8 * rows % 40 + 3, rows, rng);
             const std::vector<float> expected = product(*kernels_named("portable"), c, 0, rows);
             for (const Kernels * table : tables()) {
                 const std::vector<float> out = product(*table, c, 0, rows);
@@ -147,12 +150,12 @@ TEST(f16_conversion_rounds_to_even_and_keeps_every_half) {
 TEST(a_nan_reaches_its_own_row_only) {
     std::mt19937 rng(2);
     for (const Format format : kFormats) {
-        Case c(format, 64, 8, 3, rng);
-        c.x[64 + 5] = NAN;
+        Case c(format, kSuper, kColumns, 3, rng);
+        c.x[kSuper + 5] = NAN;
         for (const Kernels * table : tables()) {
             const std::vector<float> out = product(*table, c, 0, 3);
-            CHECK(std::isnan(out[8]));
-            CHECK(std::isfinite(out[0]) && std::isfinite(out[16]));
+            CHECK(std::isnan(out[kColumns]));
+            CHECK(std::isfinite(out[0]) && std::isfinite(out[2 * kColumns]));
         }
     }
 }

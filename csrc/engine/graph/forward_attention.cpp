@@ -7,7 +7,9 @@
 
 namespace adaspark::graph {
 
-void Forward::attend_item(int32_t layer, int32_t head, int32_t chunk, int32_t row_begin, int32_t row_end, Scratch & s) {
+void Forward::attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_t row_end, Scratch & s) {
+    const int32_t head = item % spec_.n_head_kv;
+    const int32_t chunk = item / spec_.n_head_kv;
     const int32_t dim = spec_.head_dim;
     const int32_t group = spec_.n_head / spec_.n_head_kv; // query heads that share this key head
     const int32_t queries = (row_end - row_begin) * group;
@@ -44,17 +46,20 @@ void Forward::attend_item(int32_t layer, int32_t head, int32_t chunk, int32_t ro
         return;
     }
     kernels::Attend t;
-    t.half = cache_.half();
+    t.cache = cache_.type();
     t.k = cache_.keys(layer, head);
     t.v = cache_.values(layer, head);
     t.head_dim = dim;
+    if (const int32_t next = item + workers_.size(); next < spec_.n_head_kv * chunks_) {
+        t.next = cache_.key_slot(layer, next % spec_.n_head_kv, next / spec_.n_head_kv * kernels::kChunk);
+    }
     if (full) {
         t.slot_begin = chunk * kernels::kChunk;
         t.slot_end = t.slot_begin + kernels::kChunk;
     } else {
         // A tree's rows of this chunk may lie anywhere behind the committed slots.
-        t.slot_begin = std::min(chunk * kernels::kChunk, in_->committed) / 8 * 8;
-        t.slot_end = (in_->committed + rows_ + 7) / 8 * 8;
+        t.slot_begin = std::min(chunk * kernels::kChunk, in_->committed) / kernels::kSlots * kernels::kSlots;
+        t.slot_end = (in_->committed + rows_ + kernels::kSlots - 1) / kernels::kSlots * kernels::kSlots;
         t.slots = s.slots.data();
         t.n_slots = s.n_slots.data();
     }
@@ -65,17 +70,15 @@ void Forward::attend_item(int32_t layer, int32_t head, int32_t chunk, int32_t ro
     kernels_.attend(t);
 }
 
-void Forward::attend(int32_t layer, int32_t thread) {
+void Forward::attend(const BlockWeights & w, int32_t thread) {
     const int32_t dim = spec_.head_dim;
     const int32_t threads = workers_.size();
     const int32_t unit = std::lcm(dim, kernels::kBlock) / dim; // heads that fill whole blocks of int8 activations
     const std::int64_t stride = dim + 8;
-    const BlockWeights & w = weights_.blocks[static_cast<std::size_t>(layer)];
     for (int32_t begin = 0; begin < rows_; begin += kAttendRows) {
         const int32_t end = std::min(rows_, begin + kAttendRows);
         for (int32_t item = thread; item < spec_.n_head_kv * chunks_; item += threads) {
-            attend_item(layer, item % spec_.n_head_kv, item / spec_.n_head_kv, begin, end,
-                        scratch_[static_cast<std::size_t>(thread)]);
+            attend_item(w.state, item, begin, end, scratch_[static_cast<std::size_t>(thread)]);
         }
         workers_.barrier();
         const int32_t units = spec_.n_head / unit;

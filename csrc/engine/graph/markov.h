@@ -25,7 +25,7 @@ class MarkovChain {
         std::vector<float> x;
         std::vector<int8_t> q;
         std::vector<float> d, dsum;
-        std::vector<int32_t> sum8;
+        std::vector<int32_t> minus8, minus8_half;
     };
     struct alignas(64) Best { // of one thread's columns
         int32_t ids[8];

@@ -1,0 +1,149 @@
+// What the kernels reach beside what the machine can: products of 1 to 64 rows with weights that come from memory, for
+// every format and instruction set, the read bandwidth, and the int8 products of a weight block held in the first
+// cache. JSON lines to stdout. usage: kernel_bench [threads] [mebibytes of weights] [inputs] [kernels]
+#include "kernels/kernels.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+using namespace adaspark::kernels;
+
+namespace {
+
+constexpr int kRepeats = 7;
+constexpr int32_t kMostRows = 64;
+
+double seconds(const std::function<void()> & f) {
+    const auto begin = std::chrono::steady_clock::now();
+    f();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Median time of f(thread) on all threads at once.
+double median_of(int threads, const std::function<void(int)> & f) {
+    std::vector<double> times;
+    for (int i = 0; i < kRepeats; ++i) {
+        times.push_back(seconds([&] {
+            std::vector<std::thread> others;
+            for (int t = 1; t < threads; ++t) {
+                others.emplace_back(f, t);
+            }
+            f(0);
+            for (std::thread & other : others) {
+                other.join();
+            }
+        }));
+    }
+    std::sort(times.begin(), times.end());
+    return times[kRepeats / 2];
+}
+
+struct Pages { // on large pages where the system has them
+    explicit Pages(std::size_t n) : bytes((n + kLarge - 1) / kLarge * kLarge) {
+        data = static_cast<uint8_t *>(std::aligned_alloc(kLarge, bytes));
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+        madvise(data, bytes, MADV_HUGEPAGE);
+#endif
+        std::memset(data, 1, bytes);
+    }
+    ~Pages() { std::free(data); }
+    static constexpr std::size_t kLarge = std::size_t{2} << 20;
+    std::size_t bytes;
+    uint8_t * data;
+};
+
+double read_bandwidth(int threads, const Pages & pages) { // bytes a second
+    std::atomic<uint64_t> all{0};
+    const double time = median_of(threads, [&](int thread) {
+        const std::size_t words = pages.bytes / 8 / static_cast<std::size_t>(threads);
+        const auto * at = reinterpret_cast<const uint64_t *>(pages.data) + words * static_cast<std::size_t>(thread);
+        uint64_t sum[8] = {};
+        for (std::size_t i = 0; i + 8 <= words; i += 8) {
+            for (std::size_t j = 0; j < 8; ++j) {
+                sum[j] += at[i + j];
+            }
+        }
+        for (const uint64_t s : sum) {
+            all += s;
+        }
+    });
+    return static_cast<double>(pages.bytes) / time;
+}
+
+} // namespace
+
+int main(int argc, char ** argv) {
+    const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
+    const std::size_t mebibytes = argc > 2 ? static_cast<std::size_t>(std::atoi(argv[2])) : 128;
+    const int32_t k = (argc > 3 ? std::atoi(argv[3]) : 1536) / kSuper * kSuper;
+    const Pages pages(mebibytes << 20);
+    std::printf("{\"what\": \"read\", \"threads\": %d, \"gb_s\": %.1f}\n", threads,
+                read_bandwidth(threads, pages) / 1e9);
+
+    std::vector<float> x(static_cast<std::size_t>(kMostRows) * static_cast<std::size_t>(k));
+    std::mt19937 rng(1);
+    std::normal_distribution<float> normal;
+    std::generate(x.begin(), x.end(), [&] { return normal(rng); });
+    const std::size_t blocks = x.size() / kBlock;
+    std::vector<int8_t> q(x.size());
+    std::vector<float> d(blocks), dsum(blocks);
+    std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
+
+    for (const char * name : {"avx512vnni", "avxvnni", "avx2", "portable"}) {
+        const Kernels * table = argc <= 4 || std::strcmp(argv[4], name) == 0 ? kernels_named(name) : nullptr;
+        if (table == nullptr) {
+            continue;
+        }
+        for (int32_t f = 0; f <= static_cast<int32_t>(Format::q6_k); ++f) {
+            const auto format = static_cast<Format>(f);
+            const std::size_t panel = panel_bytes(format, k);
+            const auto in_memory = static_cast<int32_t>(pages.bytes / panel);
+            for (const int32_t rows : {1, 2, 4, 8, 16, 64}) {
+                if (std::strcmp(name, "portable") == 0 && rows > 1) {
+                    continue; // seconds each
+                }
+                const Activations a = {x.data(),      q.data(),           d.data(), dsum.data(),
+                                       minus8.data(), minus8_half.data(), rows};
+                for (int32_t r = 0; r < rows; ++r) {
+                    table->quantize(x.data() + static_cast<std::ptrdiff_t>(r) * k, 0, k, r, a);
+                }
+                // Once over weights in memory, and as often over weights in the cache.
+                double time[2];
+                for (int cached = 0; cached < 2; ++cached) {
+                    time[cached] = median_of(threads, [&](int thread) {
+                        const int32_t begin = in_memory * thread / threads;
+                        const int32_t end = in_memory * (thread + 1) / threads;
+                        std::vector<float> out(static_cast<std::size_t>(rows * kColumns));
+                        for (int32_t p = begin; p < end; ++p) {
+                            const int32_t at = cached != 0 ? begin : p;
+                            table->gemm(
+                                {format, pages.data, k, at, at + 1, a, rows, out.data(), kColumns, nullptr, false});
+                        }
+                    });
+                }
+                const double bytes = static_cast<double>(panel) * in_memory;
+                const double products = static_cast<double>(in_memory) * kColumns * k * rows;
+                std::printf(
+                    "{\"what\": \"gemm\", \"kernels\": \"%s\", \"format\": \"%s\", \"rows\": %d, \"gb_s\": %.1f, "
+                    "\"gmac_s\": %.1f, \"cached_gmac_s\": %.1f}\n",
+                    name, format_name(format), rows, bytes / time[0] / 1e9, products / time[0] / 1e9,
+                    products / time[1] / 1e9);
+                std::fflush(stdout);
+            }
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,62 @@
+// The ggml backend a model runs on, and what belongs to it: contexts, buffers, memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ggml-backend.h>
+#include <ggml.h>
+
+namespace adaspark {
+class ThreadPool;
+}
+
+namespace adaspark::ggml_graph {
+
+struct FreeContext {
+    void operator()(ggml_context * ctx) const { ggml_free(ctx); }
+};
+struct FreeBuffer {
+    void operator()(ggml_backend_buffer * buffer) const { ggml_backend_buffer_free(buffer); }
+};
+using Context = std::unique_ptr<ggml_context, FreeContext>;
+using Buffer = std::unique_ptr<ggml_backend_buffer, FreeBuffer>;
+
+// Room for the descriptions of `tensors` tensors, without data.
+Context new_context(std::size_t tensors);
+
+// The first GPU, or the CPU when there is none or `gpu` is false.
+ggml_backend_dev_t choose_device(bool gpu);
+
+class Device {
+  public:
+    Device(ggml_backend_dev_t device, int32_t n_threads);
+    ~Device();
+    Device(const Device &) = delete;
+    Device & operator=(const Device &) = delete;
+
+    ggml_backend_t backend() const { return backend_; }
+    std::string name() const { return ggml_backend_dev_name(device_); } // "CPU", "CUDA0", ...
+    bool runs(const ggml_tensor * op) const { return ggml_backend_dev_supports_op(device_, op); }
+    std::size_t memory_free() const; // bytes; 0 when the device does not tell
+
+    // Memory for all tensors of `ctx`. Throws OutOfMemoryError: "<what> need ..., ... are free. <remedy>".
+    Buffer allocate(ggml_context * ctx, const std::string & what, const std::string & remedy) const;
+
+    // Wait for what was asked for so far.
+    void wait() const { ggml_backend_synchronize(backend_); }
+
+    // Threads of a graph that was aborted may still be inside it: never stop or free them.
+    void abandon() { abandoned_ = true; }
+    bool abandoned() const { return abandoned_; }
+
+  private:
+    ggml_backend_dev_t device_;
+    std::unique_ptr<ThreadPool> threads_; // CPU only
+    ggml_backend_t backend_ = nullptr;
+    bool abandoned_ = false;
+};
+
+} // namespace adaspark::ggml_graph

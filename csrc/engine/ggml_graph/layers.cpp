@@ -1,0 +1,104 @@
+#include "engine/ggml_graph/layers.h"
+
+#include <cmath>
+
+namespace adaspark::ggml_graph {
+
+ggml_tensor * Layers::norm(ggml_tensor * x, ggml_tensor * weight) const {
+    return ggml_mul(ctx_, ggml_rms_norm(ctx_, x, spec_.eps), weight);
+}
+
+ggml_tensor * Layers::project(ggml_tensor * w, ggml_tensor * bias, ggml_tensor * x) const {
+    ggml_tensor * out = ggml_mul_mat(ctx_, w, x);
+    return bias != nullptr ? ggml_add(ctx_, out, bias) : out;
+}
+
+// [heads x head dim][rows] to [head dim][heads][rows], normed where the model does, turned by position.
+ggml_tensor * Layers::rotate(ggml_tensor * x, int32_t heads, ggml_tensor * norm_weight) const {
+    ggml_tensor * out = ggml_reshape_3d(ctx_, x, spec_.head_dim, heads, x->ne[1]);
+    if (norm_weight != nullptr) {
+        out = norm(out, norm_weight);
+    }
+    const int mode = spec_.rope_interleaved ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX;
+    return ggml_rope_ext(ctx_, out, rows_.positions(), model_.rope_factors, spec_.head_dim, mode, spec_.n_ctx_train,
+                         spec_.rope_base, spec_.rope_scale, 0.0F, 1.0F, 32.0F, 1.0F);
+}
+
+void Layers::store_rows(ggml_tensor * plane, ggml_tensor * rows) const {
+    const std::size_t row = static_cast<std::size_t>(spec_.kv_width()) * sizeof(float);
+    ggml_tensor * flat = ggml_view_2d(ctx_, rows, spec_.kv_width(), rows_.width(), row, 0);
+    p_.add(ggml_set_rows(ctx_, plane, flat, rows_.slots()));
+}
+
+void Layers::store(ggml_tensor * g, int32_t layer) const {
+    const BlockTensors & b = model_.blocks[static_cast<std::size_t>(layer)];
+    store_rows(cache_.keys(ctx_, layer), rotate(project(b.wk, b.bk, g), spec_.n_head_kv, b.k_norm));
+    store_rows(cache_.values(ctx_, layer), project(b.wv, b.bv, g));
+}
+
+ggml_tensor * Layers::attention(ggml_tensor * q, int32_t layer) const {
+    const float scale = 1.0F / std::sqrt(static_cast<float>(spec_.head_dim));
+    q = ggml_permute(ctx_, q, 0, 2, 1, 3);
+    ggml_tensor * k = cache_.key_heads(ctx_, layer, rows_.window());
+    ggml_tensor * v = cache_.value_heads(ctx_, layer, rows_.window());
+    if (flash_) {
+        ggml_tensor * out = ggml_flash_attn_ext(ctx_, q, k, v, rows_.mask(), scale, 0.0F, 0.0F);
+        ggml_prec_set_acc(out, GGML_PREC_F32);
+        return ggml_reshape_2d(ctx_, out, spec_.q_width(), rows_.width());
+    }
+    ggml_tensor * scores = ggml_mul_mat(ctx_, k, q);
+    ggml_prec_set_acc(scores, GGML_PREC_F32);
+    scores = ggml_soft_max_ext(ctx_, scores, rows_.mask(), scale, 0.0F);
+    ggml_tensor * out = ggml_mul_mat(ctx_, ggml_cont(ctx_, ggml_transpose(ctx_, v)), scores);
+    return ggml_cont_2d(ctx_, ggml_permute(ctx_, out, 0, 2, 1, 3), spec_.q_width(), rows_.width());
+}
+
+ggml_tensor * Layers::feed_forward(ggml_tensor * x, const BlockTensors & b) const {
+    ggml_tensor * up = ggml_mul_mat(ctx_, b.up, x);
+    ggml_tensor * gate = ggml_mul_mat(ctx_, b.gate, x);
+    return ggml_mul_mat(ctx_, b.down, ggml_swiglu_split(ctx_, gate, up));
+}
+
+ggml_tensor * Layers::routed(ggml_tensor * x, const BlockTensors & b) const {
+    const int64_t rows = x->ne[1];
+    const int64_t used = spec_.n_expert_used;
+    ggml_tensor * shares = ggml_soft_max(ctx_, ggml_mul_mat(ctx_, b.router, x)); // [experts][rows]
+    ggml_tensor * picked = ggml_argsort_top_k(ctx_, shares, spec_.n_expert_used);
+    ggml_tensor * weights =
+        ggml_get_rows(ctx_, ggml_reshape_3d(ctx_, shares, 1, spec_.n_expert, rows), picked); // [1][used][rows]
+    weights = ggml_reshape_2d(ctx_, weights, used, rows);
+    constexpr float kLeast = 6.103515625e-5F; // as llama.cpp: the smallest normal F16
+    weights = ggml_div(ctx_, weights, ggml_clamp(ctx_, ggml_sum_rows(ctx_, weights), kLeast, INFINITY));
+    weights = ggml_reshape_3d(ctx_, weights, 1, used, rows);
+    p_.add(weights); // together: CUDA makes one kernel of the choice
+
+    ggml_tensor * in = ggml_reshape_3d(ctx_, x, spec_.n_embd, 1, rows);
+    ggml_tensor * up = ggml_mul_mat_id(ctx_, b.up, in, picked); // [n_ff][used][rows]
+    ggml_tensor * gate = ggml_mul_mat_id(ctx_, b.gate, in, picked);
+    ggml_tensor * out = ggml_mul_mat_id(ctx_, b.down, ggml_swiglu_split(ctx_, gate, up), picked);
+    out = ggml_mul(ctx_, out, weights); // [n_embd][used][rows]
+    std::vector<ggml_tensor *> parts(static_cast<std::size_t>(used));
+    for (std::size_t e = 0; e < parts.size(); ++e) {
+        parts[e] = ggml_view_2d(ctx_, out, spec_.n_embd, rows, out->nb[2], e * out->nb[1]);
+        p_.add(parts[e]);
+    }
+    ggml_tensor * sum = parts[0];
+    for (std::size_t e = 1; e < parts.size(); ++e) {
+        sum = ggml_add(ctx_, sum, parts[e]);
+        p_.add(sum);
+    }
+    return used > 1 ? sum : ggml_cont(ctx_, sum);
+}
+
+ggml_tensor * Layers::block(ggml_tensor * x, int32_t layer) const {
+    const BlockTensors & b = model_.blocks[static_cast<std::size_t>(layer)];
+    ggml_tensor * in = norm(x, b.attn_norm);
+    ggml_tensor * q = rotate(project(b.wq, b.bq, in), spec_.n_head, b.q_norm);
+    p_.add(q);
+    store(in, layer);
+    x = ggml_add(ctx_, ggml_mul_mat(ctx_, b.wo, attention(q, layer)), x);
+    in = norm(x, b.ffn_norm);
+    return ggml_add(ctx_, b.router != nullptr ? routed(in, b) : feed_forward(in, b), x);
+}
+
+} // namespace adaspark::ggml_graph

@@ -1,0 +1,106 @@
+#include "engine/ggml_graph/model.h"
+
+#include "engine/error.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+namespace adaspark::ggml_graph {
+
+namespace {
+
+constexpr std::size_t kBlockTensors = 16; // of one block, at most
+constexpr std::size_t kOtherTensors = 16;
+constexpr std::size_t kPiece = std::size_t{16} << 20; // bytes read and sent to the device at a time
+
+} // namespace
+
+Model::Model(const graph::ModelSpec & spec, std::vector<int32_t> d2t)
+    : spec_(spec), d2t_(std::move(d2t)), ctx_(new_context(kOtherTensors + spec.blocks.size() * kBlockTensors)) {
+    embedding = tensor(spec.embedding);
+    output = spec.output ? tensor(spec.output) : embedding;
+    output_norm = tensor(spec.output_norm);
+    rope_factors = tensor(spec.rope_factors);
+    for (const graph::BlockSpec & b : spec.blocks) {
+        BlockTensors t = {};
+        t.attn_norm = tensor(b.attn_norm);
+        t.wq = tensor(b.wq);
+        t.wk = tensor(b.wk);
+        t.wv = tensor(b.wv);
+        t.wo = tensor(b.wo);
+        t.bq = tensor(b.bq);
+        t.bk = tensor(b.bk);
+        t.bv = tensor(b.bv);
+        t.q_norm = tensor(b.q_norm);
+        t.k_norm = tensor(b.k_norm);
+        t.ffn_norm = tensor(b.ffn_norm);
+        t.gate = tensor(b.gate);
+        t.up = tensor(b.up);
+        t.down = tensor(b.down);
+        t.router = tensor(b.router);
+        blocks.push_back(t);
+    }
+    draft.fc = tensor(spec.draft.fc);
+    draft.fc_norm = tensor(spec.draft.fc_norm);
+    draft.w1 = tensor(spec.draft.w1);
+    draft.w2 = tensor(spec.draft.w2);
+    draft.confidence = tensor(spec.draft.confidence);
+    draft.confidence_bias = tensor(spec.draft.confidence_bias);
+    draft.w1_draft = draft.w1;
+    if (!d2t_.empty()) {
+        draft.w1_draft =
+            ggml_new_tensor_2d(ctx_.get(), draft.w1->type, draft.w1->ne[0], static_cast<int64_t>(d2t_.size()));
+    }
+}
+
+ggml_tensor * Model::tensor(const graph::TensorRef & ref) {
+    if (!ref) {
+        return nullptr;
+    }
+    ggml_tensor * t = ggml_new_tensor_3d(ctx_.get(), static_cast<ggml_type>(ref.type), ref.k, ref.n, ref.experts);
+    ggml_set_name(t, ref.name.c_str());
+    sources_.push_back({t, ref});
+    return t;
+}
+
+void Model::load(const Device & device, const std::function<bool(float)> & progress) {
+    buffer_ = device.allocate(ctx_.get(), spec_.path + ": the weights",
+                              "Use a smaller quantisation, or keep the model on the CPU (-ngl 0)");
+    ggml_backend_buffer_set_usage(buffer_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    std::ifstream in(std::filesystem::u8path(spec_.path), std::ios::binary);
+    std::vector<char> piece;
+    const auto read = [&](uint64_t offset, std::size_t bytes, const std::string & name) {
+        piece.resize(bytes);
+        in.seekg(static_cast<std::streamoff>(offset));
+        in.read(piece.data(), static_cast<std::streamsize>(bytes));
+        if (!in) {
+            throw ModelError(spec_.path + ": the tensor '" + name + "' cannot be read. Download the file again");
+        }
+    };
+    uint64_t all = 1;
+    for (const Source & s : sources_) {
+        all += s.ref.bytes;
+    }
+    uint64_t done = 0;
+    for (const Source & s : sources_) {
+        for (std::size_t at = 0; at < s.ref.bytes; at += piece.size()) {
+            read(s.ref.offset + at, std::min<std::size_t>(kPiece, s.ref.bytes - at), s.ref.name);
+            ggml_backend_tensor_set(s.tensor, piece.data(), at, piece.size());
+            done += piece.size();
+            if (progress && !progress(static_cast<float>(done) / static_cast<float>(all))) {
+                throw ModelError(spec_.path + ": loading was stopped");
+            }
+        }
+    }
+    for (std::size_t i = 0; i < d2t_.size(); ++i) {
+        const std::size_t row = ggml_row_size(draft.w1->type, draft.w1->ne[0]);
+        read(spec_.draft.w1.offset + static_cast<uint64_t>(d2t_[i]) * row, row, spec_.draft.w1.name);
+        ggml_backend_tensor_set(draft.w1_draft, piece.data(), i * row, row);
+    }
+    if (progress && !progress(1.0F)) {
+        throw ModelError(spec_.path + ": loading was stopped");
+    }
+}
+
+} // namespace adaspark::ggml_graph

@@ -1,0 +1,58 @@
+// A model's weights as ggml tensors in a device's memory, as the file has them.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/ggml_graph/device.h"
+#include "engine/graph/spec.h"
+
+namespace adaspark::ggml_graph {
+
+struct BlockTensors { // names as in graph::BlockSpec; null = the model has none
+    ggml_tensor *attn_norm, *wq, *wk, *wv, *wo;
+    ggml_tensor *bq, *bk, *bv;
+    ggml_tensor *q_norm, *k_norm;
+    ggml_tensor *ffn_norm, *gate, *up, *down;
+    ggml_tensor * router;
+};
+
+struct DraftTensors {
+    ggml_tensor *fc, *fc_norm;
+    ggml_tensor *w1, *w2;   // Markov head: w1 by the target's ids
+    ggml_tensor * w1_draft; // w1 by the draft's ids; w1 itself where they are the same
+    ggml_tensor *confidence, *confidence_bias;
+};
+
+class Model {
+  public:
+    // Describes the tensors; load() gives them memory and data. `d2t`: target ids of a drafter's reduced vocabulary.
+    explicit Model(const graph::ModelSpec & spec, std::vector<int32_t> d2t = {});
+
+    // Throws ModelError (unreadable, stopped by `progress`), OutOfMemoryError.
+    void load(const Device & device, const std::function<bool(float)> & progress);
+
+    ggml_tensor * embedding = nullptr; // null: a drafter that uses its target's
+    ggml_tensor * output = nullptr;    // the head; the embedding where they are one
+    ggml_tensor * output_norm = nullptr;
+    ggml_tensor * rope_factors = nullptr;
+    std::vector<BlockTensors> blocks;
+    DraftTensors draft = {};
+
+  private:
+    struct Source {
+        ggml_tensor * tensor;
+        graph::TensorRef ref;
+    };
+    ggml_tensor * tensor(const graph::TensorRef & ref);
+
+    const graph::ModelSpec & spec_;
+    std::vector<int32_t> d2t_;
+    Context ctx_;
+    Buffer buffer_;
+    std::vector<Source> sources_;
+};
+
+} // namespace adaspark::ggml_graph
