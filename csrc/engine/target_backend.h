@@ -55,6 +55,9 @@ class TargetBackend {
     // Cells in use; `n_past` when nothing leaked.
     virtual int32_t n_cells(int32_t n_past) = 0;
 
+    // Microseconds this backend, and a drafter on it, have spent so far on what only the first rounds of a kind pay.
+    virtual double setup_us() const { return 0.0; }
+
     // Keep the input rows of a block from now on; those of the last decode, [rows][n_embd].
     virtual void tap(int32_t layer) = 0;
     virtual const float * tapped(int32_t layer) const = 0;
