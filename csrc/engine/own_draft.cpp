@@ -59,7 +59,8 @@ class OwnDraft final : public DraftBackend {
         const graph::Matrix & output = weights_->output ? weights_->output : target_.weights().output;
         forward_->embed(embedding, {tokens, static_cast<std::size_t>(rows)});
         forward_->run(rows_, {});
-        forward_->head(output, rows - n_draft, n_draft); // the slot of an anchor that proposes nothing needs no logits
+        forward_->head(output, rows - n_draft, n_draft,
+                       false); // the slot of an anchor that proposes nothing needs no logits
         out.positions = n_draft;
         out.ids.resize(static_cast<std::size_t>(n_draft * Block::kTopK));
         out.values.resize(out.ids.size());

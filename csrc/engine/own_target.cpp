@@ -62,7 +62,7 @@ void OwnTarget::prefill(std::span<const int32_t> tokens, int32_t n_past, bool la
     forward_->embed(weights_->embedding, tokens);
     forward_->run(rows_, taps_);
     if (last) {
-        forward_->head(weights_->output, n - 1, 1);
+        forward_->head(weights_->output, n - 1, 1, false);
     }
     if (windows_) {
         int32_t all[graph::kMaxRows];
@@ -83,7 +83,7 @@ void OwnTarget::verify(std::span<const int32_t> tokens, std::span<const int32_t>
     }
     forward_->embed(weights_->embedding, tokens);
     forward_->run(rows_, taps_);
-    forward_->head(weights_->output, 0, n);
+    forward_->head(weights_->output, 0, n, true);
     used_ = n_past + n;
 }
 

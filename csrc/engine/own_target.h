@@ -29,6 +29,7 @@ class OwnTarget final : public TargetBackend {
     std::span<float> last_logits() override { return forward_->logits(0); }
     void verify(std::span<const int32_t> tokens, std::span<const int32_t> parents, int32_t n_past) override;
     std::span<float> row_logits(int32_t row) override { return forward_->logits(row); }
+    int32_t row_pick(int32_t row) const override { return forward_->pick(row); }
     void commit(std::span<const int32_t> path, int32_t n_past) override;
     int32_t rollback_point(int32_t n_past) const override;
     void rollback(int32_t n_past) override;

@@ -1,5 +1,7 @@
 #include "engine/graph/forward.h"
 
+#include "engine/topk.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -303,7 +305,7 @@ void Forward::inject(const Rows & rows, const float * g) {
     });
 }
 
-void Forward::head(const Matrix & output, int32_t first, int32_t count) {
+void Forward::head(const Matrix & output, int32_t first, int32_t count, bool picks) {
     n_head_columns_ = output.n;
     ld_logits_ = static_cast<int64_t>(output.panels()) * kernels::kColumns;
     const std::size_t needed = static_cast<std::size_t>(ld_logits_) * static_cast<std::size_t>(count);
@@ -314,8 +316,39 @@ void Forward::head(const Matrix & output, int32_t first, int32_t count) {
     workers_.run([&](int32_t thread) {
         norm(x_.data(), weights_.output_norm, first, count, output.quantized(), thread);
         workers_.barrier();
-        gemm(output, a_, share(output.panels(), thread), logits_.data(), ld_logits_, nullptr, false);
+        const Share panels = share(output.panels(), thread);
+        gemm(output, a_, panels, logits_.data(), ld_logits_, nullptr, false);
+        if (!picks) {
+            return;
+        }
+        const int32_t begin = std::min(panels.begin * kernels::kColumns, output.n);
+        const int32_t end = std::min(panels.end * kernels::kColumns, output.n);
+        for (int32_t r = 0; r < count && begin < end; ++r) { // while they are in this thread's cache
+            const auto mine = static_cast<std::size_t>(begin);
+            const int32_t best = argmax(logits(r).subspan(mine, static_cast<std::size_t>(end - begin)));
+            scratch_[static_cast<std::size_t>(thread)].best[static_cast<std::size_t>(r)] = best < 0 ? -1 : best + begin;
+        }
     });
+}
+
+int32_t Forward::pick(int32_t i) {
+    const std::span<const float> row = logits(i);
+    int32_t best = -1;
+    for (int32_t thread = 0; thread < workers_.size();
+         ++thread) { // their columns ascend: a tie stays with the lower one
+        const Share panels = share((n_head_columns_ + kernels::kColumns - 1) / kernels::kColumns, thread);
+        if (panels.begin >= panels.end) {
+            continue;
+        }
+        const int32_t id = scratch_[static_cast<std::size_t>(thread)].best[static_cast<std::size_t>(i)];
+        if (id < 0) {
+            return -1;
+        }
+        if (best < 0 || row[static_cast<std::size_t>(id)] > row[static_cast<std::size_t>(best)]) {
+            best = id;
+        }
+    }
+    return best;
 }
 
 std::span<float> Forward::logits(int32_t i) {

@@ -45,7 +45,9 @@ class Forward {
     void inject(const Rows & rows, const float * g);
 
     // Final norm and head of rows [first, first + count) of the last run: logits(0) is row `first`.
-    void head(const Matrix & output, int32_t first, int32_t count);
+    // `picks`: and the argmax of each, pick(i); -1 where a logit is not a number.
+    void head(const Matrix & output, int32_t first, int32_t count, bool picks);
+    int32_t pick(int32_t i);
     std::span<float> logits(int32_t i); // [columns of the head]
     const float * normed(int32_t i) const {
         return h_.data() + static_cast<std::ptrdiff_t>(i) * spec_.n_embd;
@@ -72,7 +74,8 @@ class Forward {
         std::vector<int32_t> pair;   // [row][used] pair of a row's experts, in the order of their selection
         std::vector<int32_t> count;  // [n_expert]
     };
-    struct Scratch { // of one thread
+    struct Scratch {                 // of one thread
+        int32_t best[kMaxRows] = {}; // of its columns of the head, by row
         std::vector<float> attend;
         std::vector<float> gate, up, c;
         Groups groups;
