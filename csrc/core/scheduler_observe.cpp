@@ -105,20 +105,11 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
         kernels().log(likelihood, 2 * labels.count);
         for (int32_t i = 0; i < labels.count; ++i) {
             learned_.guard.add(-likelihood[i], -by_head[i]);
+            report_.fitted_loss -= likelihood[i];
+            report_.head_loss -= by_head[i];
         }
-<<<<<<< HEAD
-        std::fill_n(likelihood + 2 * labels, 4, 1.0);
-        kernels().log(likelihood, 2 * labels);
-        for (int32_t i = 0; i < labels; ++i) {
-            learned_.guard.add(-likelihood[2 * i], -likelihood[2 * i + 1]);
-            report_.fitted_loss -= likelihood[2 * i];
-            report_.head_loss -= likelihood[2 * i + 1];
-        }
-        report_.labelled = labels;
-        learned_.acceptance.learn(set_, features_, fitted_, {label, static_cast<size_t>(labels)});
-=======
+        report_.labelled = labels.count;
         learned_.acceptance.learn(set_, features_, fitted_, labels);
->>>>>>> sched
     }
     if (config_.offset) {
         uint64_t on_path = 0;
