@@ -2,7 +2,7 @@
 
 What a verify costs does not depend on the values of the weights, so the cost curves of such a file are those of the real
 one, and it is made on the spot: no download. The bytes of a quantised tensor are one random chunk, repeated; its scales
-are small valid numbers, so that nothing overflows. Formats follow llama.cpp's Q4_K_M: Q4_K, and Q6_K for the head, and for the
+are valid and give numbers around 0 with a deviation of about 0.02, so that nothing overflows. Formats follow llama.cpp's Q4_K_M: Q4_K, and Q6_K for the head, and for the
 values and the inner feed-forward product of half of the blocks. The vocabulary is made up; the text means nothing.
 """
 
@@ -20,9 +20,15 @@ from numpy.typing import NDArray
 
 CHUNK = 1 << 20  # bytes of random blocks, about
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
-# Byte offsets of the F16 scales in a block, and whether bytes around them are free: every format's numbers are random.
-SCALES = {Ggml.Q4_0: (0,), Ggml.Q8_0: (0,), Ggml.Q4_K: (0, 2), Ggml.Q6_K: (208,)}
-SCALE = 2.0**-12  # keeps the largest value of any format near 0.3
+# F16 fields of a block: byte offset and value. The rest of a block is random in every format. In Q4_K the minimum is 7.5
+# steps, half of what 4 bits reach.
+SCALES = {
+    Ggml.Q4_0: ((0, 4e-3),),
+    Ggml.Q8_0: ((0, 2.7e-4),),
+    Ggml.Q4_K: ((0, 8e-5), (2, 6e-4)),
+    Ggml.Q6_K: ((208, 1.7e-5),),
+}
+DEVIATION = 0.02
 
 
 @dataclass(frozen=True)
@@ -67,13 +73,12 @@ class RandomBlocks:
             msg = f"{width} numbers are not whole blocks of {kind.name}"
             raise ValueError(msg)
         if kind not in self._chunks and kind == Ggml.F16:
-            numbers = self._rng.normal(0, 0.05, CHUNK // size).astype(np.float16)
+            numbers = self._rng.normal(0, DEVIATION, CHUNK // size).astype(np.float16)
             self._chunks[kind] = numbers.view(np.uint8)
         elif kind not in self._chunks:
             blocks = self._rng.integers(0, 256, (CHUNK // size, size), np.uint8)
-            for at in SCALES[kind]:
-                scale = (self._rng.random(len(blocks)) * SCALE).astype(np.float16)
-                blocks[:, at : at + 2] = scale.view(np.uint8).reshape(-1, 2)
+            for at, value in SCALES[kind]:
+                blocks[:, at : at + 2] = np.full(1, value, np.float16).view(np.uint8)
             self._chunks[kind] = blocks.reshape(-1)
         chunk, needed = self._chunks[kind], n_rows * (width // per_block) * size
         return np.resize(chunk, needed).reshape(n_rows, -1)
@@ -98,7 +103,7 @@ def write(path: Path, shape: Shape, n_ctx: int, seed: int) -> None:
         if kind == Ggml.F32:
             rng = np.random.default_rng(seed)
             ones = len(dims) == 1
-            data = np.ones(dims, np.float32) if ones else (rng.normal(0, 0.05, dims)).astype(np.float32)
+            data = np.ones(dims, np.float32) if ones else rng.normal(0, DEVIATION, dims).astype(np.float32)
         else:
             data = random.rows(kind, int(np.prod(dims[:-1])), dims[-1])
         writer.write_tensor_data(data)

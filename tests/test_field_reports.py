@@ -99,7 +99,7 @@ def test_a_depth_beyond_the_block_is_cut_to_it(
 
 def test_a_chain_beyond_a_hybrids_reach_is_cut_with_a_line(models: ModelFiles, load_target: LoadTarget) -> None:
     """S02: the snapshots of a recurrent state bound the chain; a longer one is cut, said once, and nothing aborts."""
-    target = load_target(tm.HYBRID)
+    target = load_target(tm.HYBRID, kernels="llama")
     prompt = text_prompt(models, tm.HYBRID, 102, 12)
     plain = plain_reply(target, prompt, 90)
     block = tm.DrafterSpec(seed=132, block_size=16)

@@ -113,7 +113,7 @@ def test_a_seed_gives_the_plain_text(models: ModelFiles, load_target: LoadTarget
 
 
 def test_hybrid_targets_are_refused(load_target: LoadTarget) -> None:
-    session = _engine.Session(load_target(tm.HYBRID))
+    session = _engine.Session(load_target(tm.HYBRID, kernels="llama"))
     with pytest.raises(ValueError, match="chains only"):
         session.begin([5, 6], request("adaspark"))
 

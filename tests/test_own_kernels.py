@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tiny_models as tm
 from conftest import LoadDrafter, LoadTarget, ModelFiles
-from engine_tools import depth_first, open_target, random_tree, request, run
+from engine_tools import Tree, depth_first, open_target, random_tree, request, run
 from gguf import GGMLQuantizationType as Ggml
+from numpy.typing import NDArray
 from test_target import random_tokens
 
 from adaspark import _engine
@@ -19,6 +20,11 @@ from adaspark.errors import DrafterError, ModelError
 N_VOCAB = tm.VOCABULARY.size
 WIDTHS = (1, 2, 3, 4, 8, 16, 33, 64)
 DENSE_TARGETS = {"llama": tm.DENSE, "qwen3": tm.QWEN3, "tied": tm.TIED, "wide": tm.WIDE}
+OWN_TARGETS = DENSE_TARGETS | {
+    "qwen3moe": tm.ROUTED, "wide qwen3moe": tm.WIDE_ROUTED, "lfm2": tm.HYBRID, "lfm2moe": tm.HYBRID_ROUTED,
+    "wide lfm2moe": tm.WIDE_HYBRID,
+}  # fmt: skip
+every_own_target = pytest.mark.parametrize("spec", OWN_TARGETS.values(), ids=OWN_TARGETS.keys())
 every_target = pytest.mark.parametrize("spec", DENSE_TARGETS.values(), ids=DENSE_TARGETS.keys())
 both_executors = pytest.mark.parametrize("kernels", ["own", "ggml"])
 # Largest difference of a logit (they reach about 5) from llama.cpp's. It rounds the activations of these formats itself
@@ -42,13 +48,16 @@ def qwen2(models: ModelFiles) -> tm.Gguf:
     return tm.Gguf("qwen2", keys | {"tokenizer.ggml.pre": "qwen2"}, {**base.tensors, **biases})
 
 
-def retyped(models: ModelFiles, kind: Ggml) -> Path:
-    file = models.target(tm.WIDE).file
+def retyped(models: ModelFiles, kind: Ggml, spec: tm.TargetSpec = tm.WIDE) -> Path:
+    file = models.target(spec).file
     if kind.name.endswith("_K"):  # these only llama.cpp can write; some tensors of a Q4_K and a Q5_K file are Q6_K
-        path = models.folder / f"wide-{kind.name}.gguf"
-        _engine.quantize(str(models.target_path(tm.WIDE)), str(path), kind.name, None, 1)
+        path = models.folder / f"{spec.architecture}-{kind.name}.gguf"
+        _engine.quantize(str(models.target_path(spec)), str(path), kind.name, None, 1)
         return path
-    return models.write(file.retype([n for n, t in file.tensors.items() if np.asarray(t).ndim == 2], kind))
+    matrices = [
+        n for n, t in file.tensors.items() if np.asarray(t).ndim > 1 and "gate_inp" not in n and ".conv." not in n
+    ]
+    return models.write(file.retype(matrices, kind))
 
 
 def compare(own: _engine.Target, llama: _engine.Target, noise: float) -> None:
@@ -69,6 +78,84 @@ def compare(own: _engine.Target, llama: _engine.Target, noise: float) -> None:
         results.append([*out, engine.prefill([11, 12])])
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, atol=noise)
+
+
+def rows_of_llama(llama: _engine.Target, context: list[int], tree: Tree) -> list[NDArray[np.float32]]:
+    """Logits of a tree's rows, each path run alone: a hybrid model takes no trees there, nor anything back."""
+    out = []
+    for row in range(len(tree.tokens)):
+        llama.clear()
+        out.append(llama.prefill([*context, *(tree.tokens[r] for r in tree.path(row))]))
+    return out
+
+
+def compare_hybrid(own: _engine.Target, llama: _engine.Target, noise: float) -> None:
+    """Trees over paths shorter and longer than the windows, what a commit leaves, and ways back near and far."""
+    rng = np.random.default_rng(8)
+    context = random_tokens(6, 150)
+    np.testing.assert_allclose(own.prefill(context), llama.prefill(context), atol=noise)
+    for rows, branching in ((1, 0.0), (9, 0.9), (24, 0.5), (5, 0.2)):
+        tree = random_tree(rng, rows, N_VOCAB, branching)
+        _, logits = own.verify(tree.tokens, tree.parents, logits=True)
+        assert logits is not None
+        np.testing.assert_allclose(logits, rows_of_llama(llama, context, tree), atol=noise)
+        path = tree.path(int(rng.integers(0, rows)))
+        own.commit(path)
+        context += [tree.tokens[r] for r in path]
+        assert own.n_past == own.n_kv_cells == len(context)
+    own.verify([5, 6], [-1, 0])
+    own.commit([])
+    for back in (len(context) - 1, 130, 128, 127, 64, 63, 1):
+        own.rollback(back)
+        assert own.n_past == own.n_kv_cells == back
+        llama.clear()
+        np.testing.assert_allclose(own.prefill([11, 12]), llama.prefill([*context[:back], 11, 12]), atol=noise)
+    own.clear()
+    llama.clear()
+    np.testing.assert_allclose(own.prefill([7]), llama.prefill([7]), atol=noise)
+
+
+@pytest.mark.parametrize("spec", [tm.ROUTED, tm.WIDE_ROUTED], ids=["narrow", "wide"])
+def test_routed_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
+    compare(load_target(spec, kernels="own"), load_target(spec, kernels="llama"), 2e-4)
+
+
+@pytest.mark.parametrize("spec", [tm.HYBRID, tm.HYBRID_ROUTED, tm.WIDE_HYBRID], ids=["lfm2", "lfm2moe", "wide"])
+def test_hybrid_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
+    own = load_target(spec, kernels="own")
+    assert own.supports_tree
+    compare_hybrid(own, load_target(spec, kernels="llama"), 2e-4)
+
+
+@pytest.mark.parametrize("kind", [Ggml.F16, Ggml.Q8_0, Ggml.Q4_K], ids=["F16", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("spec", [tm.WIDE_ROUTED, tm.WIDE_HYBRID], ids=["routed", "hybrid"])
+def test_experts_in_every_kind_of_format(
+    models: ModelFiles, load_target: LoadTarget, spec: tm.TargetSpec, kind: Ggml
+) -> None:
+    """To llama.cpp on one context (its rounding may choose another expert elsewhere), and equal bits."""
+    path = retyped(models, kind, spec)
+    context = random_tokens(6, 3)
+    own, llama = (load_target(path, kernels=k).prefill(context) for k in ("own", "llama"))
+    np.testing.assert_allclose(own, llama, atol=FORMATS[kind])
+    check_bits(path, N_VOCAB, 130, "f16")
+
+
+def test_equal_experts_go_to_the_lower_index(models: ModelFiles, load_target: LoadTarget) -> None:
+    """The router cannot tell expert 3 from expert 1: what expert 3 would do does not matter."""
+    file = models.target(tm.ROUTED).file
+    router: dict[str, tm.Tensor] = {}
+    swapped: dict[str, tm.Tensor] = {}
+    for name, t in file.tensors.items():
+        if "gate_inp" in name:
+            router[name] = np.stack([*np.asarray(t)[:3], np.asarray(t)[1]])
+        elif "_exps" in name:
+            values = np.asarray(t).copy()
+            values[3] = 0.0
+            swapped[name] = values
+    one = {"qwen3moe.expert_used_count": 1}
+    paths = [models.write(file.edit(set_keys=one, set_tensors=router | extra)) for extra in ({}, swapped)]
+    first, second = (load_target(path, kernels="own").prefill(random_tokens(9, 70)) for path in paths)
+    np.testing.assert_array_equal(first, second)
 
 
 @both_executors
@@ -169,7 +256,7 @@ def check_bits(path: Path, n_vocab: int, n_context: int, cache: str) -> None:
         engine.close()
 
 
-@every_target
+@every_own_target
 @pytest.mark.parametrize("n_context", [1, 127, 200])
 def test_a_rows_bits_do_not_depend_on_the_others(models: ModelFiles, spec: tm.TargetSpec, n_context: int) -> None:
     """Widths, threads, chains, trees and prefill; the chunks of attention are cut at 128 and 256."""
@@ -181,10 +268,40 @@ def test_bits_of_formats(models: ModelFiles, kind: Ggml) -> None:
     check_bits(retyped(models, kind), N_VOCAB, 130, "f16")
 
 
-@both_executors
-def test_a_committed_branch_is_the_chain_it_stands_for(load_target: LoadTarget, kernels: str) -> None:
+Q8_CACHE = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+Q8_TARGETS = {"heads of 32": tm.QWEN3, "heads of 64": tm.WIDE, "hybrid": tm.WIDE_HYBRID}
+
+
+@pytest.mark.parametrize("spec", [tm.QWEN3, tm.WIDE], ids=["heads of 32", "heads of 64"])
+def test_q8_0_cache_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
+    """llama.cpp rounds the queries to 8 bits as well: that is the tolerance."""
+    own, llama = (load_target(spec, kernels=k, flash_attention="on", **Q8_CACHE) for k in ("own", "llama"))
+    compare(own, llama, 0.25)
+
+
+@pytest.mark.parametrize("spec", Q8_TARGETS.values(), ids=Q8_TARGETS.keys())
+def test_q8_0_cache_is_near_an_f32_cache_and_keeps_bits(
+    models: ModelFiles, load_target: LoadTarget, spec: tm.TargetSpec
+) -> None:
+    context = random_tokens(10, 300)
+    exact, coarse = (load_target(spec, kernels="own", **cache).prefill(context) for cache in ({}, Q8_CACHE))
+    difference = np.abs(exact - coarse).max()
+    assert 0 < difference < 0.1
+    check_bits(models.target_path(spec), N_VOCAB, 200, "q8_0")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "cache", "spec"),
+    [
+        ("own", "f32", tm.DENSE), ("own", "f16", tm.DENSE), ("own", "q8_0", tm.WIDE), ("own", "f16", tm.HYBRID_ROUTED),
+        ("ggml", "f16", tm.DENSE),
+    ],
+)  # fmt: skip
+def test_a_committed_branch_is_the_chain_it_stands_for(
+    load_target: LoadTarget, kernels: str, cache: str, spec: tm.TargetSpec
+) -> None:
     """On our kernels to the bit; ggml's products give a row alone other bits than in company."""
-    engine = load_target(tm.DENSE, kernels=kernels, cache_type_k="f16", cache_type_v="f16")
+    engine = load_target(spec, kernels=kernels, cache_type_k=cache, cache_type_v=cache)
     context = random_tokens(8, 125)
     tree = depth_first([40, 41, 42, 43, 44, 45, 46, 47], [-1, 0, 1, 2, 0, 4, 5, 6])
     engine.prefill(context)
@@ -250,15 +367,21 @@ def test_drafter_equals_llama(
 def test_what_the_own_graph_cannot_run_goes_to_llama(
     models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter
 ) -> None:
-    routed = load_target(tm.ROUTED, kernels="auto")
-    assert (routed.kernels, routed.kernels_reason) == ("llama", "architecture 'qwen3moe'")
-    with pytest.raises(ModelError, match="qwen3moe"):
-        load_target(tm.ROUTED, kernels="own")
+    base = models.target(tm.DENSE).file
+    other = models.write(
+        tm.Gguf("internlm2", {k.replace("llama.", "internlm2.", 1): v for k, v in base.keys.items()}, base.tensors)
+    )
+    unknown = load_target(other, kernels="auto")
+    assert (unknown.kernels, unknown.kernels_reason) == ("llama", "architecture 'internlm2'")
+    with pytest.raises(ModelError, match="internlm2"):
+        load_target(other, kernels="own")
     with pytest.raises(ValueError, match="kernels"):
         load_target(tm.DENSE, kernels="fast")
-    coarse = load_target(tm.WIDE, cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on")
+    coarse = load_target(tm.WIDE, cache_type_k="q4_0", cache_type_v="q4_0", flash_attention="on")
     assert coarse.kernels == "llama"
     assert "cache types" in coarse.kernels_reason
+    with pytest.raises(ModelError, match="heads of 16"):
+        load_target(tm.DENSE, kernels="own", **Q8_CACHE)
     drafter = models.drafter(tm.DENSE, tm.DrafterSpec()).file
     odd = models.write(drafter.edit(set_tensors={"extra.weight": np.zeros((4, 4), np.float32)}))
     assert "extra.weight" in _engine.drafter_refusal(str(odd), _engine.TargetOptions())

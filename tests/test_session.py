@@ -97,12 +97,13 @@ def test_every_arm_gives_the_plain_text(
         assert accepted["chain", 7] < 60
 
 
+@pytest.mark.parametrize("kernels", ["own", "llama"])
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS.keys())
 def test_every_chain_of_a_hybrid_gives_the_plain_text(
-    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter, drafter: tm.DrafterSpec
+    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter, drafter: tm.DrafterSpec, kernels: str
 ) -> None:
     prompt = text_prompt(models, tm.HYBRID, 41, 12)
-    target = load_target(tm.HYBRID)
+    target = load_target(tm.HYBRID, kernels=kernels)
     plain = plain_reply(target, prompt, 300)
     session = _engine.Session(target, load_drafter(target, tm.HYBRID, drafter))
     for n in (1, 2, 3, 7, 8, 64):
@@ -112,10 +113,25 @@ def test_every_chain_of_a_hybrid_gives_the_plain_text(
         assert max(reply.statistics["width_rounds"]) <= 1 + min(n, 7)
 
 
+@pytest.mark.parametrize("spec", [tm.HYBRID, tm.HYBRID_ROUTED], ids=["lfm2", "lfm2moe"])
+def test_every_tree_of_a_hybrid_gives_the_plain_text(
+    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter, spec: tm.TargetSpec
+) -> None:
+    """On our kernels, where trees need no state of the model to go back."""
+    prompt = text_prompt(models, spec, 41, 12)
+    target = load_target(spec, kernels="own")
+    plain = plain_reply(target, prompt, 300)
+    session = _engine.Session(target, load_drafter(target, spec, tm.DrafterSpec()))
+    for arm, n in (("tree", 8), ("tree", 33), ("adaspark", 0), ("adaspark", 16)):
+        reply = run(session, target, prompt, request(arm, n, n_predict=300))
+        same_reply(reply, plain)
+        assert reply.statistics["accepted"] > 5
+
+
 def test_a_hybrid_says_that_it_takes_no_trees(
     models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter
 ) -> None:
-    target = load_target(tm.HYBRID)
+    target = load_target(tm.HYBRID, kernels="llama")
     session = _engine.Session(target, load_drafter(target, tm.HYBRID, tm.DrafterSpec()))
     with pytest.raises((ValueError, _engine.AdaSparkError), match="chain"):
         session.begin([5, 6], request("tree", 8))
@@ -470,7 +486,7 @@ class TestPrefixReuse:
         reply = run(session, target, changed, request("chain", 5, n_predict=30))
         target.clear()
         same_reply(reply, plain_reply(target, changed, 30))
-        assert reply.statistics["reused_tokens"] == (edited if spec is tm.DENSE else 0)
+        assert reply.statistics["reused_tokens"] == (edited if target.supports_tree else 0)
 
     def test_a_shorter_history(self, models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter) -> None:
         target = load_target(tm.DENSE)

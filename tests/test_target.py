@@ -62,7 +62,7 @@ def test_properties_come_from_the_file(load_target: LoadTarget, spec: tm.TargetS
     assert target.max_rows == 64
     assert target.chat_template == tm.CHAT_TEMPLATE
     assert (target.bos_token, target.eos_token, target.add_bos) == (tm.IM_START, tm.IM_END, False)
-    assert target.supports_tree == (spec.architecture != "lfm2")
+    assert target.supports_tree == (spec.architecture != "lfm2" or target.kernels.startswith("own/"))
     assert target.max_chain == (63 if target.supports_tree else 8)
     assert spec.architecture.removesuffix("moe") in target.description
     assert not target.closed

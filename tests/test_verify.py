@@ -88,9 +88,17 @@ def test_rows_equal_the_engines_own_chains(load_target: LoadTarget, spec: tm.Tar
 @every_attention_target
 def test_thirty_rounds_of_random_trees(models: ModelFiles, load_target: LoadTarget, spec: tm.TargetSpec) -> None:
     """Commit a random path of each tree; the next tree's rows show whether the right cells were kept."""
+    thirty_rounds(models, load_target(spec), spec)
+
+
+def test_thirty_rounds_of_trees_on_a_hybrid(models: ModelFiles, load_target: LoadTarget) -> None:
+    """On our kernels: convolution windows follow every row's own path, and the accepted one."""
+    thirty_rounds(models, load_target(tm.HYBRID, kernels="own"), tm.HYBRID)
+
+
+def thirty_rounds(models: ModelFiles, engine: _engine.Target, spec: tm.TargetSpec) -> None:
     rng = np.random.default_rng(25)
     context = random_tokens(26, 10)
-    engine = load_target(spec)
     engine.prefill(context)
     for _ in range(30):
         rows = int(rng.integers(1, MAX_ROWS + 1))
@@ -243,12 +251,12 @@ def test_a_cleared_target_forgets_a_verify(models: ModelFiles, load_target: Load
 
 
 class TestRecurrent:
-    """A hybrid target verifies chains and goes back to any accepted length (B06); a tree is refused (B08)."""
+    """On llama.cpp a hybrid target verifies chains and goes back to any accepted length (B06); a tree is refused (B08)."""
 
     @pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 9])
     def test_chain_rows_equal_their_prefixes(self, models: ModelFiles, load_target: LoadTarget, rows: int) -> None:
         context = random_tokens(37, 20)
-        engine = load_target(tm.HYBRID)
+        engine = load_target(tm.HYBRID, kernels="llama")
         engine.prefill(context)
         tree = random_tree(np.random.default_rng(38), rows, N_VOCAB, 0.0)
         check_rows(models.target(tm.HYBRID), engine, context, tree)
@@ -260,7 +268,7 @@ class TestRecurrent:
         """Accepted lengths 1, 2, .., rows in turn and none but the anchor in between."""
         rng = np.random.default_rng(39)
         context = random_tokens(40, 9)
-        engine = load_target(tm.HYBRID)
+        engine = load_target(tm.HYBRID, kernels="llama")
         engine.prefill(context)
         for turn in range(2 * rows):
             tree = random_tree(rng, rows, N_VOCAB, 0.0)
@@ -271,7 +279,7 @@ class TestRecurrent:
             assert engine.n_past == engine.n_kv_cells == len(context)
 
     def test_a_chain_longer_than_the_snapshots_is_refused(self, load_target: LoadTarget) -> None:
-        engine = load_target(tm.HYBRID)
+        engine = load_target(tm.HYBRID, kernels="llama")
         engine.prefill([5, 6])
         rows = engine.max_chain + 2
         with pytest.raises(ValueError, match=str(engine.max_chain)):
@@ -281,7 +289,7 @@ class TestRecurrent:
         assert engine.n_past == engine.n_kv_cells == 3
 
     def test_a_tree_is_refused_in_words(self, load_target: LoadTarget) -> None:
-        engine = load_target(tm.HYBRID)
+        engine = load_target(tm.HYBRID, kernels="llama")
         engine.prefill([5, 6])
         with pytest.raises(ValueError, match="chain"):
             engine.verify([7, 8, 9], [-1, 0, 0])

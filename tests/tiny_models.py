@@ -273,7 +273,7 @@ def split_character_cycle(vocabulary: Vocabulary, seed: int) -> list[int]:
 class TargetSpec:
     """Shape and behaviour of a tiny target."""
 
-    architecture: str = "llama"  # "llama" | "qwen3" | "qwen3moe" | "lfm2"
+    architecture: str = "llama"  # "llama" | "qwen3" | "qwen3moe" | "lfm2" | "lfm2moe"
     seed: int = 1
     n_embd: int = 64
     n_layer: int = 4
@@ -283,6 +283,7 @@ class TargetSpec:
     n_ff: int = 96
     n_expert: int = 0
     n_expert_used: int = 0
+    dense_lead: int = 0  # lfm2moe: blocks before the first routed one
     n_ctx_train: int = 2048
     n_vocab: int = 320
     context: float = 0.45  # weight of what the layers add; at 0.15 the successor always wins
@@ -317,7 +318,7 @@ class TinyTarget:
         return sorted(set(self.successor.tolist()))
 
 
-_PRE = {"llama": "smollm", "qwen3": "qwen2", "qwen3moe": "qwen2", "lfm2": "lfm2"}
+_PRE = {"llama": "smollm", "qwen3": "qwen2", "qwen3moe": "qwen2", "lfm2": "lfm2", "lfm2moe": "lfm2"}
 
 
 def _successors(spec: TargetSpec, vocabulary: Vocabulary, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -362,7 +363,9 @@ def _block(
 
 def _routed(rng: np.random.Generator, prefix: str, spec: TargetSpec) -> Weights:
     unit, n = 1.0 / np.sqrt(spec.n_embd), spec.n_expert
-    return {
+    # large enough to choose another expert now and then
+    bias = {prefix + "exp_probs_b.bias": _normal(rng, n, std=0.2)} if spec.architecture == "lfm2moe" else {}
+    return bias | {
         # a wide spread of router logits: F32 noise must not choose the experts
         prefix + "ffn_gate_inp.weight": _normal(rng, n, spec.n_embd, std=2.0 * unit),
         prefix + "ffn_gate_exps.weight": _normal(rng, n, spec.n_ff, spec.n_embd, std=1.5 * unit),
@@ -394,7 +397,9 @@ def _target_keys(spec: TargetSpec, vocabulary: Vocabulary) -> dict[str, Any]:
             f"{a}.expert_used_count": spec.n_expert_used,
             f"{a}.expert_feed_forward_length": spec.n_ff,
         }
-    if a == "lfm2":
+    if a == "lfm2moe":
+        keys |= {f"{a}.leading_dense_block_count": spec.dense_lead, f"{a}.expert_gating_func": 2}  # sigmoid
+    if a.startswith("lfm2"):
         keys[f"{a}.shortconv.l_cache"] = spec.conv_window
         keys[f"{a}.attention.head_count_kv"] = [
             0 if i in spec.conv_layers else spec.n_head_kv for i in range(spec.n_layer)
@@ -415,7 +420,7 @@ def make_target(spec: TargetSpec) -> TinyTarget:
             rng, p, d, spec.n_head, spec.n_head_kv, spec.head_dim, spec.n_ff,
             sharpness=spec.sharpness, context=spec.context, qk_norm=spec.qk_norm,
         )  # fmt: skip
-        if spec.n_expert:
+        if spec.n_expert and i >= spec.dense_lead:
             block = {k: v for k, v in block.items() if not k.startswith(p + "ffn_") or k == p + "ffn_norm.weight"}
             block |= _routed(rng, p, spec)
         if i in spec.conv_layers:
@@ -426,7 +431,7 @@ def make_target(spec: TargetSpec) -> TinyTarget:
                 p + "shortconv.out_proj.weight": _normal(rng, d, d, std=spec.context / np.sqrt(d)),
             }
         w |= block
-    w["token_embd_norm.weight" if spec.architecture == "lfm2" else "output_norm.weight"] = _near_one(rng, d)
+    w["token_embd_norm.weight" if spec.architecture.startswith("lfm2") else "output_norm.weight"] = _near_one(rng, d)
     if not spec.tied:
         # Row j points at the embeddings of the tokens that j succeeds; tokens nothing leads to keep a logit of 0.
         head = np.zeros((n, d))
@@ -442,13 +447,27 @@ def make_target(spec: TargetSpec) -> TinyTarget:
 # Seeds whose greedy texts are varied and leave no choice closer than 0.01 (test_session checks it).
 DENSE = TargetSpec("llama", seed=131)
 QWEN3 = TargetSpec("qwen3", seed=22, head_dim=32, n_head=2, n_head_kv=1)
-ROUTED = TargetSpec("qwen3moe", seed=183, n_expert=4, n_expert_used=2, n_ff=48)
+ROUTED = TargetSpec("qwen3moe", seed=193, n_expert=4, n_expert_used=2, n_ff=64)
 HYBRID = TargetSpec("lfm2", seed=104, n_layer=5, conv_layers=(0, 1, 3))
+HYBRID_ROUTED = TargetSpec(
+    "lfm2moe", seed=104, n_layer=5, conv_layers=(0, 1, 3), n_expert=7, n_expert_used=3, n_ff=64, dense_lead=2
+)
 TIED = TargetSpec("llama", seed=15, tied=True, context=2.5, n_layer=3)
 # The successor always wins: the text is the cycle, and every token of the first lap occurs once.
 CYCLE = TargetSpec("llama", seed=16, context=0.12, n_layer=3, cycle=tuple(split_character_cycle(VOCABULARY, 16)))
 # Wide enough for K-quants (rows of 256).
 WIDE = TargetSpec("llama", seed=17, n_embd=256, n_layer=3, n_head=4, n_head_kv=2, head_dim=64, n_ff=256, context=0.35)
+WIDE_ROUTED = dataclasses.replace(WIDE, architecture="qwen3moe", n_expert=9, n_expert_used=3)
+WIDE_HYBRID = dataclasses.replace(
+    WIDE,
+    architecture="lfm2moe",
+    n_expert=5,
+    n_expert_used=2,
+    n_layer=4,
+    conv_layers=(1, 2),
+    dense_lead=1,
+    conv_window=4,
+)
 
 # ------------------------------------------------------------------------------------------------------------ drafter
 

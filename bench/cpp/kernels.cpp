@@ -10,10 +10,17 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#ifdef ADASPARK_KERNELS_X86
+#include <immintrin.h>
+#endif
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -24,6 +31,7 @@ using namespace adaspark::kernels;
 namespace {
 
 constexpr int kRepeats = 7;
+volatile int32_t g_keep = 0; // results end here, so that no work is dropped
 constexpr int32_t kMostRows = 64;
 
 double seconds(const std::function<void()> & f) {
@@ -66,12 +74,16 @@ struct Pages { // on large pages where the system has them
 };
 
 double read_bandwidth(int threads, const Pages & pages) { // bytes a second
+    constexpr std::size_t kAhead = 8192 / 8;              // words: as far as the kernels ask ahead
     std::atomic<uint64_t> all{0};
     const double time = median_of(threads, [&](int thread) {
         const std::size_t words = pages.bytes / 8 / static_cast<std::size_t>(threads);
         const auto * at = reinterpret_cast<const uint64_t *>(pages.data) + words * static_cast<std::size_t>(thread);
         uint64_t sum[8] = {};
         for (std::size_t i = 0; i + 8 <= words; i += 8) {
+#if defined(__GNUC__)
+            __builtin_prefetch(at + i + kAhead);
+#endif
             for (std::size_t j = 0; j < 8; ++j) {
                 sum[j] += at[i + j];
             }
@@ -83,6 +95,65 @@ double read_bandwidth(int threads, const Pages & pages) { // bytes a second
     return static_cast<double>(pages.bytes) / time;
 }
 
+#ifdef ADASPARK_KERNELS_X86
+
+constexpr int kSums = 12; // independent ones, more than the latency of a multiply-add takes
+
+// Products of bytes a call makes in registers alone: what no kernel can exceed.
+__attribute__((target("avx512f,avx512vnni"), noinline)) double peak_avx512vnni(int64_t turns) {
+    __m512i sum[kSums] = {};
+    const __m512i a = _mm512_set1_epi8(3);
+    for (int64_t i = 0; i < turns; ++i) {
+#pragma GCC unroll 12
+        for (int j = 0; j < kSums; ++j) {
+            sum[j] = _mm512_dpbusd_epi32(sum[j], a, a);
+        }
+    }
+    int32_t out[16 * kSums];
+    for (int j = 0; j < kSums; ++j) {
+        _mm512_storeu_si512(out + 16 * j, sum[j]);
+    }
+    g_keep = static_cast<int32_t>(std::accumulate(std::begin(out), std::end(out), int64_t{0}));
+    return 64.0 * kSums * static_cast<double>(turns);
+}
+
+__attribute__((target("avx2"), noinline)) double peak_avx2(int64_t turns) {
+    __m256i sum[kSums] = {};
+    const __m256i a = _mm256_set1_epi8(3);
+    for (int64_t i = 0; i < turns; ++i) {
+#pragma GCC unroll 12
+        for (int j = 0; j < kSums; ++j) { // as the kernels do it: sums of 16 bits
+            sum[j] = _mm256_add_epi16(sum[j], _mm256_maddubs_epi16(_mm256_or_si256(a, sum[j]), a));
+        }
+    }
+    int32_t out[8 * kSums];
+    for (int j = 0; j < kSums; ++j) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(out + 8 * j), sum[j]);
+    }
+    g_keep = static_cast<int32_t>(std::accumulate(std::begin(out), std::end(out), int64_t{0}));
+    return 32.0 * kSums * static_cast<double>(turns);
+}
+
+#endif
+
+void print_peak(int threads) {
+#ifdef ADASPARK_KERNELS_X86
+    constexpr int64_t kTurns = 1 << 22;
+    constexpr std::pair<const char *, double (*)(int64_t)> kPeaks[] = {{"avx512vnni", peak_avx512vnni},
+                                                                       {"avx2", peak_avx2}};
+    for (const auto & [name, peak] : kPeaks) {
+        if (kernels_named(name) == nullptr) {
+            continue;
+        }
+        const double time = median_of(threads, [peak = peak](int) { peak(kTurns); });
+        std::printf("{\"what\": \"peak\", \"kernels\": \"%s\", \"threads\": %d, \"gmac_s\": %.1f}\n", name, threads,
+                    peak(1) * static_cast<double>(kTurns) * threads / time / 1e9);
+    }
+#else
+    (void)threads;
+#endif
+}
+
 } // namespace
 
 int main(int argc, char ** argv) {
@@ -92,6 +163,8 @@ int main(int argc, char ** argv) {
     const Pages pages(mebibytes << 20);
     std::printf("{\"what\": \"read\", \"threads\": %d, \"gb_s\": %.1f}\n", threads,
                 read_bandwidth(threads, pages) / 1e9);
+
+    print_peak(threads);
 
     std::vector<float> x(static_cast<std::size_t>(kMostRows) * static_cast<std::size_t>(k));
     std::mt19937 rng(1);

@@ -67,83 +67,51 @@ void AcceptanceModel::step_bucket(int32_t index, double gradient, uint32_t label
     bucket_labels[index] = before + labels < before ? UINT32_MAX : before + labels;
 }
 
-void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, const RoundPrices & p,
-                            std::span<const ParentLabel> labels) noexcept {
-    // Every gradient is taken at the round's probabilities, so that none depends on the steps before it.
-    alignas(32) double gradient[kMaxRows][kDenseLanes];
-    int32_t count = 0;
-    int32_t from = 0;       // first label not yet stepped
-    const auto step = [&] { // text-only parents move the context slope alone
-        kernels().ftrl_steps(dense, gradient + from, count - from,
-                             labels[static_cast<size_t>(from)].group >= 0 ? 0 : 8);
-        from = count;
-    };
-    for (const ParentLabel & label : labels) {
-        if (count > from && (label.group < 0) != (labels[static_cast<size_t>(from)].group < 0)) {
-            step();
-        }
-        gradients(set, f, p, label, gradient[count++]);
+void AcceptanceModel::learn_evidence(const GroupText & g, int32_t siblings, double e_pick, double e_siblings,
+                                     double e_agreed) noexcept {
+    const int32_t bucket = text_bucket(g.slot, g.run);
+    if (g.agreed == 0) {
+        step_bucket(kAgreedPick + bucket, e_pick, 1);
+    } else {
+        step_bucket(kContraPick + g.slot, e_pick, 1);
     }
-    if (count > from) {
-        step();
+    if (g.agreed > 0) {
+        step_bucket(kAgreedSibling + bucket, e_agreed, 1);
+        e_siblings -= e_agreed;
+        --siblings;
     }
+    step_bucket(kContraSibling + g.slot, e_siblings, static_cast<uint32_t>(siblings));
 }
 
-void AcceptanceModel::gradients(const CandidateSet & set, const RoundFeatures & f, const RoundPrices & p,
-                                const ParentLabel & label, double * gradient) noexcept {
-    const int32_t group = label.group;
-    const int32_t text = label.text;
-    const int32_t accepted = label.accepted;
-    std::fill_n(gradient, kDenseLanes, 0.0);
-    double all = 0.0; // sum of p - y over the parent's candidates
-    if (text >= 0) {
-        const double e = p.text[text] - (accepted == set.text_base() + text ? 1.0 : 0.0);
-        step_bucket(kTextOnly + text_bucket(set.text_slot[text], set.text_run[text]), e, 1);
-        all = e;
-    }
-    if (group >= 0) {
-        const BlockFeatures & b = f.block;
-        alignas(32) double e[kTopK];
-        double siblings = 0.0;
-        double along_r = 0.0;
-        std::copy(std::begin(p.block[group]), std::end(p.block[group]), e); // unused lanes have p = 0
-        const int32_t lane = accepted - group * kTopK;
-        if (accepted >= 0 && lane >= 0 && lane < kTopK) {
-            e[lane] -= 1.0;
+void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, const RoundPrices & p,
+                            const Labels & labels) noexcept {
+    // Every gradient is taken at the round's probabilities, so that none depends on the steps before it.
+    alignas(32) double gradient[kMaxRows][kDenseLanes];
+    kernels().block_gradients(f.block, p.block, labels.hit, labels.groups, gradient);
+    for (int32_t i = 0; i < labels.count; ++i) {
+        double all = 0.0; // sum of p - y over the parent's candidates
+        if (const int32_t text = labels.text[i]; text >= 0) {
+            all = p.text[text] - (labels.text_hit(i) ? 1.0 : 0.0);
+            step_bucket(kTextOnly + text_bucket(set.text_slot[text], set.text_run[text]), all, 1);
         }
-        for (int32_t l = 1; l < kTopK; ++l) {
-            siblings += e[l];
-            along_r += e[l] * b.log_r[group][l];
-        }
-        const double drafted = e[0] + siblings;
-        gradient[0] = e[0];
-        gradient[1] = e[0] * b.logit_head[group];
-        gradient[2] = e[0] * b.logit_share[group];
-        gradient[3] = siblings;
-        gradient[4] = along_r;
-        gradient[5] = siblings * b.logit_head[group];
-        gradient[6] = siblings * b.logit_share[group];
-        gradient[7] = drafted * group;
-        const GroupText & g = set.group[group];
-        if (g.slot >= 0) {
-            const int32_t bucket = text_bucket(g.slot, g.run);
-            const int32_t others = set.top_k - 1;
-            if (g.agreed == 0) {
-                step_bucket(kAgreedPick + bucket, e[0], 1);
-                step_bucket(kContraSibling + g.slot, siblings, static_cast<uint32_t>(others));
-            } else if (g.agreed > 0) {
-                step_bucket(kAgreedSibling + bucket, e[g.agreed], 1);
-                step_bucket(kContraPick + g.slot, e[0], 1);
-                step_bucket(kContraSibling + g.slot, siblings - e[g.agreed], static_cast<uint32_t>(others - 1));
-            } else {
-                step_bucket(kContraPick + g.slot, e[0], 1);
-                step_bucket(kContraSibling + g.slot, siblings, static_cast<uint32_t>(others));
+        double * g = gradient[i];
+        if (i < labels.groups) {
+            if (const GroupText & text = set.group[i]; text.slot >= 0) {
+                const double e_agreed =
+                    text.agreed > 0 ? p.block[i][text.agreed] - (labels.hit[i] == text.agreed ? 1.0 : 0.0) : 0.0;
+                learn_evidence(text, set.top_k - 1, g[0], g[3], e_agreed);
             }
+            all += g[8];
+        } else {
+            g[9] = g[10] = g[11] = 0.0;
         }
-        all += drafted;
+        g[8] = all * f.context;
+        intercept.step(all, all * all, kInterceptCap);
     }
-    gradient[8] = all * f.context;
-    intercept.step(all, all * all, kInterceptCap);
+    kernels().ftrl_steps(dense, gradient, labels.groups, 0);
+    if (labels.count > labels.groups) { // text-only parents move the context slope alone
+        kernels().ftrl_steps(dense, gradient + labels.groups, labels.count - labels.groups, 8);
+    }
 }
 
 } // namespace adaspark::core

@@ -50,11 +50,16 @@ struct alignas(32) RoundFeatures {
     double context = 0.0;             // tokens / 8192
 };
 
-// One labelled parent.
-struct ParentLabel {
-    int32_t group = -1;    // position of the parent's drafter children, -1 = none
-    int32_t text = -1;     // its text-only child, -1 = none
-    int32_t accepted = -1; // the accepted child (candidate index), -1 for NONE
+// The labelled parents of one round, from the anchor down the accepted path. Parents with drafter children are the
+// anchor and picks, so they come first, and the i-th of them is the parent of position i.
+struct Labels {
+    int32_t count = 0;
+    int32_t groups = 0;         // parents with drafter children
+    int32_t hit[kMaxRows];      // by position: the accepted lane, -1 = none of them
+    int32_t text[kMaxRows];     // by parent: its text-only child, -1 = none
+    uint64_t text_accepted = 0; // bit i: the text-only child of parent i was accepted
+
+    bool text_hit(int32_t i) const noexcept { return (text_accepted >> i & 1U) != 0; }
 };
 
 class AcceptanceModel {
@@ -67,9 +72,9 @@ class AcceptanceModel {
     // context are given.
     void price(const CandidateSet & set, RoundFeatures & features, RoundPrices & out) const noexcept;
 
-    // Learns from at most kMaxRows labelled parents, one after the other. `p` is what price() gave.
+    // Learns from the labelled parents, one after the other. `p` is what price() gave.
     void learn(const CandidateSet & set, const RoundFeatures & features, const RoundPrices & p,
-               std::span<const ParentLabel> labels) noexcept;
+               const Labels & labels) noexcept;
 
     alignas(32) FtrlLanes dense;           // kDense lanes in use
     FtrlCoordinate bucket[kBucketWeights]; // prior 0
@@ -88,9 +93,9 @@ class AcceptanceModel {
     }
 
   private:
-    // Of the dense coefficients, [kDenseLanes]; the buckets and the intercept take their step here.
-    void gradients(const CandidateSet & set, const RoundFeatures & features, const RoundPrices & p,
-                   const ParentLabel & label, double * gradient) noexcept;
+    // Steps of the buckets of a drafter group's text; `e` of the pick, of the siblings together and of the agreed lane.
+    void learn_evidence(const GroupText & text, int32_t siblings, double e_pick, double e_siblings,
+                        double e_agreed) noexcept;
     void step_bucket(int32_t index, double gradient, uint32_t labels) noexcept;
 };
 

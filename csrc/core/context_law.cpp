@@ -16,7 +16,7 @@ ContextBasis::ContextBasis(uint32_t context) noexcept {
     phi[5] = phi[6] = phi[7] = 0.0;
 }
 
-void ContextLaw::train(uint32_t context, const ContextBasis & basis, double time) noexcept {
+void ContextLaw::train(uint32_t context, const ContextBasis & basis, double predicted, double time) noexcept {
     assert(time > 0.0);
     context_low = samples == 0 ? context : std::min(context_low, context);
     context_high = std::max(context_high, context);
@@ -33,19 +33,20 @@ void ContextLaw::train(uint32_t context, const ContextBasis & basis, double time
         lanes.weight[0] = 1.0;
         lanes.z[0] = -(kLawRule.beta * (1.0 / kLawRule.alpha) + kLawRule.l2) - kLawL1;
         for (int32_t i = 0; i < kLawSamples; ++i) {
-            fold(ContextBasis(held_context[i]), held_time[i]);
+            const ContextBasis held(held_context[i]);
+            fold(held, raw(held), held_time[i]);
         }
         return;
     }
     samples += samples < UINT32_MAX ? 1 : 0;
-    fold(basis, time);
+    fold(basis, predicted, time);
 }
 
-void ContextLaw::fold(const ContextBasis & basis, double time) noexcept {
+void ContextLaw::fold(const ContextBasis & basis, double predicted, double time) noexcept {
     const double y = time / scale;
     floor = std::min(floor, y);
     // Subgradient of the quantile loss with respect to the prediction, before the clamp of the answer.
-    const double factor = y < raw(basis) ? 1.0 - kQuantile : -kQuantile;
+    const double factor = y < predicted ? 1.0 - kQuantile : -kQuantile;
     kernels().law_step(lanes, basis.phi, factor);
 }
 

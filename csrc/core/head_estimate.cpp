@@ -9,14 +9,7 @@ double HeadEstimate::odds_factor() const noexcept { return offset.value == 0.0 ?
 
 void HeadEstimate::price(const CandidateSet & set, const RoundFeatures & f, double factor, int32_t positions,
                          RoundPrices & out) noexcept {
-    const float e = static_cast<float>(factor);
-    for (int32_t i = 0; i < positions; ++i) {
-        for (int32_t l = 0; l < kTopK; ++l) {
-            const float q = f.block.share[i][l];
-            out.block[i][l] = q * e / (1.0F - q + q * e);
-        }
-        out.block[i][0] = static_cast<float>(shift_odds(f.block.head[i], factor));
-    }
+    kernels().head_estimate(f.block, static_cast<float>(factor), positions, out.block);
     if (set.text == 0) {
         return;
     }
@@ -29,14 +22,15 @@ void HeadEstimate::price(const CandidateSet & set, const RoundFeatures & f, doub
     }
 }
 
-double parent_likelihood(const CandidateSet & set, const RoundPrices & p, const ParentLabel & label) noexcept {
-    const auto [group, text, accepted] = label;
-    double product = group >= 0 ? kernels().group_likelihood(p.block[group], set.top_k, accepted - group * kTopK) : 1.0;
-    if (text >= 0) {
-        const double q = p.text[text];
-        product *= std::clamp(accepted == set.text_base() + text ? q : 1.0 - q, kLossFloor, 1.0 - kLossFloor);
+void parent_likelihoods(const CandidateSet & set, const RoundPrices & p, const Labels & labels, double * out) noexcept {
+    kernels().block_likelihood(p.block, set.top_k, labels.hit, labels.groups, out);
+    std::fill(out + labels.groups, out + labels.count, 1.0);
+    for (int32_t i = 0; i < labels.count; ++i) {
+        if (const int32_t text = labels.text[i]; text >= 0) {
+            const double q = p.text[text];
+            out[i] *= std::clamp(labels.text_hit(i) ? q : 1.0 - q, kLossFloor, 1.0 - kLossFloor);
+        }
     }
-    return product;
 }
 
 } // namespace adaspark::core

@@ -49,8 +49,8 @@ struct Guard {
     template <class A> void fields(A & a) { a(fitted, head); }
 };
 
-// Likelihood of one labelled parent: the product over its candidates of p (accepted) or 1 - p, each clipped. At most
+// Likelihood of every labelled parent: the product over its candidates of p (accepted) or 1 - p, each clipped. At most
 // kTopK + 1 factors, so it does not underflow; minus its logarithm is the parent's loss.
-double parent_likelihood(const CandidateSet & set, const RoundPrices & p, const ParentLabel & label) noexcept;
+void parent_likelihoods(const CandidateSet & set, const RoundPrices & p, const Labels & labels, double * out) noexcept;
 
 } // namespace adaspark::core

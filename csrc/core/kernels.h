@@ -1,5 +1,6 @@
-// The few loops worth vectorising, compiled for the baseline and, on x86-64, for AVX2 + FMA (x86-64-v3); the widest the
-// machine runs is picked once at load. NEON is the baseline of arm64. All arrays are padded to whole vectors.
+// The few loops worth vectorising, compiled for the baseline and, on x86-64, for AVX2 + FMA (x86-64-v3) and AVX-512
+// (x86-64-v4); the widest the machine runs is picked once at load. NEON is the baseline of arm64. All arrays are padded
+// to whole vectors. The two x86-64 variants give the same bits, so learned state does not depend on which one ran.
 #pragma once
 
 #include <cstdint>
@@ -94,16 +95,32 @@ struct Kernels {
     // (ftrl_gated_step in ftrl.h); a zero gradient changes nothing.
     void (*ftrl_steps)(FtrlLanes & lanes, const double (*gradient)[kDenseLanes], int32_t count, int32_t first) noexcept;
 
-    // Product over the first `top_k` lanes of p (lane `hit`) or 1 - p (the others), each clipped to [1e-7, 1 - 1e-7].
-    // `hit` outside the lanes: none.
-    double (*group_likelihood)(const float * p, int32_t top_k, int32_t hit) noexcept;
+    // For each of the first n positions the product over its first `top_k` lanes of p (lane hit[i]) or 1 - p (the
+    // others), each clipped to [1e-7, 1 - 1e-7]. `hit` outside the lanes: none.
+    void (*block_likelihood)(const float (*p)[kTopK], int32_t top_k, const int32_t * hit, int32_t n,
+                             double * out) noexcept;
+
+    // For each of the first n positions, with e = p - [lane is hit[i]]: the gradients of the kDense coefficients, the
+    // last one for a context of one unit (it is the sum of all e). Unused lanes have p = 0.
+    void (*block_gradients)(const BlockFeatures & features, const float (*p)[kTopK], const int32_t * hit, int32_t n,
+                            double (*gradient)[kDenseLanes]) noexcept;
+
+    // The head-based estimate of the first n positions: the head for the pick, shares for the siblings, all with their
+    // odds times `factor`.
+    void (*head_estimate)(const BlockFeatures & features, float factor, int32_t n, float (*p)[kTopK]) noexcept;
 
     // path_q[i][lane] = (Q of the pick above) * p, down the block; bit l of dead[i] clears lane l.
     void (*block_path_q)(const float (*p)[kTopK], const uint8_t * dead, int32_t n, float * path_q) noexcept;
 };
 
 const Kernels & kernels_generic() noexcept;
-const Kernels & kernels_x86_v3() noexcept; // the generic ones where the compiler does not target x86-64
+const Kernels &
+kernels_x86_v3() noexcept; // this and the next: the generic ones where the compiler does not target x86-64
+const Kernels & kernels_x86_v4() noexcept;
+
+inline constexpr int32_t kKernelVariants = 3;
+// The variants this machine runs, the fastest last. Returns how many.
+int32_t runnable_kernels(const Kernels * (&out)[kKernelVariants]) noexcept;
 
 namespace detail {
 const Kernels & select_kernels() noexcept;

@@ -123,6 +123,14 @@ static void block_softmax(const BlockFeatures & f, const ScoreTerms & t, const f
     }
 }
 
+static void head_estimate(const BlockFeatures & f, float factor, int32_t n, float (*p)[kTopK]) noexcept {
+    const V8i lane = {0, 1, 2, 3, 4, 5, 6, 7};
+    for (int32_t i = 0; i < n; ++i) {
+        const V8f q = select8(lane == 0, splat8(f.head[i]), load8(f.share[i]));
+        store8(p[i], q * factor / (1.0F - q + q * factor));
+    }
+}
+
 static void block_path_q(const float (*p)[kTopK], const uint8_t * dead, int32_t n, float * path_q) noexcept {
     const V8i bit = {1, 2, 4, 8, 16, 32, 64, 128};
     float above = 1.0F;

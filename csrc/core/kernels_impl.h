@@ -6,6 +6,8 @@ typedef double V4d __attribute__((vector_size(32)));
 typedef int64_t V4i __attribute__((vector_size(32)));
 typedef float V8f __attribute__((vector_size(32)));
 typedef int32_t V8i __attribute__((vector_size(32)));
+typedef int64_t V2i __attribute__((vector_size(16)));
+typedef char V16c __attribute__((vector_size(16)));
 
 #define AS_INLINE static inline __attribute__((always_inline))
 
@@ -115,8 +117,8 @@ static void log_lanes(double * x, int32_t n) noexcept {
 #include "core/kernels_learn.h"
 #include "core/kernels_rank.h"
 
-static const Kernels table = {AS_KERNELS_NAME, rank_descending,  block_features, block_softmax,
-                              sigmoid,         log_lanes,        price_widths,   law_step,
-                              ftrl_steps,      group_likelihood, block_path_q};
+static const Kernels table = {AS_KERNELS_NAME, rank_descending, block_features, block_softmax, sigmoid,
+                              log_lanes,       price_widths,    law_step,       ftrl_steps,    block_likelihood,
+                              block_gradients, head_estimate,   block_path_q};
 
 #undef AS_INLINE

@@ -20,12 +20,13 @@ static void law_step(LawLanes & lanes, const double * phi, double factor) noexce
         const V4d n = vmin(load(lanes.n + i) + g * g, splat(cap));
         const V4d root = vsqrt(n);
         const V4d sigma = (root - load(lanes.root_n + i)) * (1.0 / alpha);
+        const V4d rate = 1.0 / ((beta + root) * (1.0 / alpha) + l2); // while z is still on its way
         const V4d z = load(lanes.z + i) + (g - sigma * load(lanes.weight + i));
         const V4d excess = z - vmin(vmax(z, splat(-l1)), splat(l1));
         store(lanes.n + i, n);
         store(lanes.root_n + i, root);
         store(lanes.z + i, z);
-        store(lanes.weight + i, vmax(least[i / 4], -excess / ((beta + root) * (1.0 / alpha) + l2)));
+        store(lanes.weight + i, vmax(least[i / 4], -excess * rate));
     }
 }
 
@@ -67,10 +68,36 @@ AS_INLINE double product(const V8f & q) {
     return (pairs[0] * pairs[2]) * (pairs[1] * pairs[3]);
 }
 
-static double group_likelihood(const float * p, int32_t top_k, int32_t hit) noexcept {
+static void block_likelihood(const float (*p)[kTopK], int32_t top_k, const int32_t * hit, int32_t n,
+                             double * out) noexcept {
     const V8i lane = {0, 1, 2, 3, 4, 5, 6, 7};
     const V8f one = splat8(1.0F);
-    const V8f given = load8(p);
-    const V8f clipped = vmin8(vmax8(select8(lane == hit, given, one - given), splat8(1e-7F)), splat8(1.0F - 1e-7F));
-    return product(select8(lane < top_k, clipped, one));
+    for (int32_t i = 0; i < n; ++i) {
+        const V8f given = load8(p[i]);
+        const V8f clipped =
+            vmin8(vmax8(select8(lane == hit[i], given, one - given), splat8(1e-7F)), splat8(1.0F - 1e-7F));
+        out[i] = product(select8(lane < top_k, clipped, one));
+    }
+}
+
+static void block_gradients(const BlockFeatures & f, const float (*p)[kTopK], const int32_t * hit, int32_t n,
+                            double (*gradient)[kDenseLanes]) noexcept {
+    const V4i lane = {0, 1, 2, 3};
+    for (int32_t i = 0; i < n; ++i) {
+        const int64_t h = hit[i];
+        const V4d one = splat(1.0);
+        const V4d low = V4d{p[i][0], p[i][1], p[i][2], p[i][3]} - (V4d)((V4i)one & (lane == h));
+        const V4d high = V4d{p[i][4], p[i][5], p[i][6], p[i][7]} - (V4d)((V4i)one & (lane + 4 == h));
+        const float * r = f.log_r[i]; // 0 for the pick
+        const V4d along = low * V4d{r[0], r[1], r[2], r[3]} + high * V4d{r[4], r[5], r[6], r[7]};
+        const double pick = low[0];
+        const double siblings = sum((V4d)((V4i)low & (lane != 0)) + high);
+        const double head = f.logit_head[i];
+        const double share = f.logit_share[i];
+        const double all = pick + siblings;
+        double * g = gradient[i];
+        store(g, V4d{pick, pick * head, pick * share, siblings});
+        store(g + 4, V4d{sum(along), siblings * head, siblings * share, all * i});
+        store(g + 8, V4d{all, 0.0, 0.0, 0.0});
+    }
 }

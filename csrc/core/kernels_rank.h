@@ -75,23 +75,45 @@ AS_INLINE bool rank_distinct(const float * key, int32_t blocks, int32_t positive
     return true;
 }
 
-// Keys of at least `threshold`, in their order, and where they were; whole vectors, the rest negative.
+#if defined(AS_KERNELS_AVX) && !defined(AS_KERNELS_AVX512)
+// By mask of eight lanes: the lanes in it, a byte each, in order.
+struct Packing {
+    uint64_t lanes[256];
+    constexpr Packing() : lanes{} {
+        for (int mask = 0; mask < 256; ++mask) {
+            int at = 0;
+            for (uint64_t lane = 0; lane < 8; ++lane) {
+                if ((mask >> lane & 1) != 0) {
+                    lanes[mask] |= lane << (8 * at++);
+                }
+            }
+        }
+    }
+};
+alignas(64) constexpr Packing packing;
+#endif
+
+// Keys of at least `threshold`, in their order, and where they were; whole vectors, the rest negative. Branch-free: how
+// many of eight are kept is a toss-up.
 AS_INLINE int32_t keep(const float * key, int32_t blocks, float threshold, float * kept, int32_t * origin) {
     int32_t m = 0;
 #ifdef AS_KERNELS_AVX
-    const V8f t = splat8(threshold);
-    for (int32_t from = 0; from < blocks; from += 8) { // one loop over the bits of 64 keys: its end is hard to predict
-        uint64_t hits = 0;
-        const int32_t end = blocks < from + 8 ? blocks : from + 8;
-        for (int32_t b = from; b < end; ++b) {
-            const int mask = __builtin_ia32_movmskps256((V8f)(load8(key + 8 * b) >= t));
-            hits |= static_cast<uint64_t>(static_cast<uint32_t>(mask)) << (8 * (b - from));
-        }
-        for (; hits != 0; hits &= hits - 1) {
-            const int32_t i = 8 * from + __builtin_ctzll(hits);
-            kept[m] = key[i];
-            origin[m++] = i;
-        }
+    V8i place = {0, 1, 2, 3, 4, 5, 6, 7};
+    for (int32_t b = 0; b < blocks; ++b, place += 8) {
+        const V8f v = load8(key + 8 * b);
+#ifdef AS_KERNELS_AVX512
+        const uint8_t mask = static_cast<uint8_t>(__builtin_ia32_cmpps256_mask(v, splat8(threshold), 0x1D, 0xFF)); // >=
+        const V8f some = (V8f)__builtin_ia32_compresssf256_mask(v, V8f{}, mask);
+        const V8i where = (V8i)__builtin_ia32_compresssi256_mask(place, V8i{}, mask);
+#else
+        const uint8_t mask = static_cast<uint8_t>(__builtin_ia32_movmskps256((V8f)(v >= splat8(threshold))));
+        const V8i from = __builtin_ia32_pmovzxbd256((V16c)V2i{static_cast<int64_t>(packing.lanes[mask]), 0});
+        const V8f some = __builtin_ia32_permvarsf256(v, from);
+        const V8i where = __builtin_ia32_permvarsi256(place, from);
+#endif
+        store8(kept + m, some);
+        __builtin_memcpy(origin + m, &where, sizeof where);
+        m += __builtin_popcount(mask);
     }
 #else
     for (int32_t i = 0; i < 8 * blocks; ++i) {
@@ -100,7 +122,10 @@ AS_INLINE int32_t keep(const float * key, int32_t blocks, float threshold, float
         m += key[i] >= threshold ? 1 : 0;
     }
 #endif
-    store8(kept + m, splat8(-1.0F));
+    const V8f none = splat8(-1.0F);
+    const V8i nowhere = {};
+    store8(kept + m, none);
+    __builtin_memcpy(origin + m, &nowhere, sizeof nowhere);
     return m;
 }
 
@@ -152,9 +177,6 @@ static int32_t rank_descending(const float * key, int32_t n, int32_t limit, floa
     alignas(32) float kept[kMostKeys + 8];
     int32_t origin[kMostKeys + 8];
     const int32_t m = keep(key, blocks, threshold, kept, origin);
-    for (int32_t i = m; i < m + 8; ++i) {
-        origin[i] = 0;
-    }
     const int32_t vectors = (m + 7) / 8;
     if (m > kKeysAtOnce || !rank_distinct(kept, vectors, m, limit, origin, index)) {
         rank_all(kept, vectors, limit, origin, index);

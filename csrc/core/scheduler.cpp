@@ -194,9 +194,15 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
 
     set_objectives();
     const Objective & o = objective_[0];
-    Expected e;
-    expect(e);
-    text_choice_ = choose_width(offer_, e, o, 0);
+    if (order_.count > 0) {
+        Expected e;
+        expect(e);
+        text_choice_ = choose_width(offer_, e, o, 0);
+    } else if (offer_.count > 0) { // nothing to verify: the cheapest width, which comes first
+        text_choice_ = {0, offer_.rows[0], 1.0, o.value(1.0, offer_.price[0])};
+    } else {
+        text_choice_ = Choice{};
+    }
     const bool priced = text_choice_.position >= 0;
     gate_input_ = GateInput{};
     gate_input_.clock = learned_.widths.clock();

@@ -61,9 +61,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
 }
 
 void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
-    ParentLabel label[kMaxRows];
-    int32_t labels = 0;
-    int32_t groups = 0; // leading positions that are labelled
+    Labels labels;
     const int32_t nodes = static_cast<int32_t>(outcome.path.size());
     for (int32_t i = 0; i < nodes; ++i) {
         const int32_t parent = tree_.candidate[outcome.path[static_cast<size_t>(i)]];
@@ -72,21 +70,22 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
         if (group < 0 && text < 0) {
             continue;
         }
-        int32_t accepted = -1;
+        int32_t hit = -1; // accepted lane of the group
+        bool text_hit = false;
         if (i + 1 < nodes) {
-            accepted = tree_.candidate[outcome.path[static_cast<size_t>(i) + 1]];
-        } else {
-            // Placed or not: the target's token at the last node labels every candidate below it.
-            if (text >= 0 && set_.token[set_.text_base() + text] == outcome.next_token) {
-                accepted = set_.text_base() + text;
-            }
-            if (group >= 0) {
-                const int32_t lane = set_.lane_of(group, outcome.next_token);
-                accepted = lane >= 0 ? group * kTopK + lane : accepted;
-            }
+            const int32_t accepted = tree_.candidate[outcome.path[static_cast<size_t>(i) + 1]];
+            text_hit = set_.is_text(accepted);
+            hit = text_hit ? -1 : accepted % kTopK;
+        } else { // placed or not: the target's token at the last node labels every candidate below it
+            hit = group >= 0 ? set_.lane_of(group, outcome.next_token) : -1;
+            text_hit = hit < 0 && text >= 0 && set_.token[set_.text_base() + text] == outcome.next_token;
         }
-        groups = std::max(groups, group + 1);
-        label[labels++] = {group, text, accepted};
+        const int32_t l = labels.count++;
+        assert(group < 0 || group == l);
+        labels.hit[l] = hit;
+        labels.groups += group >= 0 ? 1 : 0;
+        labels.text[l] = text;
+        labels.text_accepted |= uint64_t{text_hit ? 1U : 0U} << l;
     }
     // Both estimates are scored, and both learn, with the probabilities in force when the tree was built: before
     // either has seen anything of this round.
@@ -95,23 +94,22 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
             learned_.acceptance.price(set_, features_, fitted_);
         }
     } else {
-        HeadEstimate::price(set_, features_, odds_factor_, groups, head_);
+        HeadEstimate::price(set_, features_, odds_factor_, labels.groups, head_);
     }
     if (config_.acceptance) {
         alignas(32) double likelihood[2 * kMaxRows + 4];
-        for (int32_t i = 0; i < labels; ++i) {
-            likelihood[2 * i] = parent_likelihood(set_, fitted_, label[i]);
-            likelihood[2 * i + 1] = parent_likelihood(set_, head_, label[i]);
+        double * by_head = likelihood + labels.count;
+        parent_likelihoods(set_, fitted_, labels, likelihood);
+        parent_likelihoods(set_, head_, labels, by_head);
+        std::fill_n(likelihood + 2 * labels.count, 4, 1.0);
+        kernels().log(likelihood, 2 * labels.count);
+        for (int32_t i = 0; i < labels.count; ++i) {
+            learned_.guard.add(-likelihood[i], -by_head[i]);
+            report_.fitted_loss -= likelihood[i];
+            report_.head_loss -= by_head[i];
         }
-        std::fill_n(likelihood + 2 * labels, 4, 1.0);
-        kernels().log(likelihood, 2 * labels);
-        for (int32_t i = 0; i < labels; ++i) {
-            learned_.guard.add(-likelihood[2 * i], -likelihood[2 * i + 1]);
-            report_.fitted_loss -= likelihood[2 * i];
-            report_.head_loss -= likelihood[2 * i + 1];
-        }
-        report_.labelled = labels;
-        learned_.acceptance.learn(set_, features_, fitted_, {label, static_cast<size_t>(labels)});
+        report_.labelled = labels.count;
+        learned_.acceptance.learn(set_, features_, fitted_, labels);
     }
     if (config_.offset) {
         uint64_t on_path = 0;

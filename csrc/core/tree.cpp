@@ -9,7 +9,7 @@
 namespace adaspark::core {
 
 namespace {
-constexpr float kGuessShare = 0.5F;  // of the last Q placed
+constexpr float kGuessShare = 0.5F; // of the last Q placed
 constexpr float kLeastGuess = 1e-30F;
 } // namespace
 

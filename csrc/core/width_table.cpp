@@ -55,7 +55,8 @@ void Timed::rescale(double factor) noexcept {
 }
 
 double Timed::record(uint32_t context, const ContextBasis & basis, double time, double clock) noexcept {
-    const double ratio = law.trained() ? time / law.price(basis) : 0.0;
+    const double predicted = law.raw(basis);
+    const double ratio = law.trained() ? time / law.price_of(predicted) : 0.0;
     lowest = count % kLevelWindow == 0 ? time : std::min(lowest, time);
     count = count == UINT32_MAX ? 2 * kLevelWindow : count + 1;
     if (count == kMeasurements || count % kLevelWindow == 0) {
@@ -70,7 +71,7 @@ double Timed::record(uint32_t context, const ContextBasis & basis, double time, 
     if (ratio > 0.0 || drifted) {
         level.add(borne_out);
     }
-    law.train(context, basis, learned);
+    law.train(context, basis, predicted, learned);
     bank.add(context, learned);
     return ratio;
 }

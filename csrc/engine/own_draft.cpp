@@ -27,10 +27,11 @@ class OwnDraft final : public DraftBackend {
         if (!why.empty()) {
             throw DrafterError(path + ": our own graph cannot run this drafter: " + why + ". Use --kernels llama");
         }
-        cache_ = std::make_unique<graph::KvCache>(spec_.n_layer, spec_.n_head_kv, spec_.head_dim, options.n_ctx,
-                                                  target_.half_cache(), path, "-cd");
+        cache_ = std::make_unique<graph::KvCache>(
+            spec_.n_layer, spec_.n_head_kv, spec_.head_dim, options.n_ctx,
+            target_.cache_type() == kernels::Cache::f32 ? kernels::Cache::f32 : kernels::Cache::f16, path, "-cd");
         weights_ = std::make_unique<graph::Weights>(spec_, progress);
-        forward_ = std::make_unique<graph::Forward>(spec_, *weights_, target_.workers(), *cache_);
+        forward_ = std::make_unique<graph::Forward>(spec_, *weights_, target_.workers(), *cache_, nullptr);
         std::vector<int32_t> d2t;
         if (spec_.draft.d2t) {
             for (const int64_t id : file.tensor_integers("d2t")) {
@@ -58,7 +59,8 @@ class OwnDraft final : public DraftBackend {
         const graph::Matrix & output = weights_->output ? weights_->output : target_.weights().output;
         forward_->embed(embedding, {tokens, static_cast<std::size_t>(rows)});
         forward_->run(rows_, {});
-        forward_->head(output, rows - n_draft, n_draft); // the slot of an anchor that proposes nothing needs no logits
+        forward_->head(output, rows - n_draft, n_draft,
+                       false); // the slot of an anchor that proposes nothing needs no logits
         out.positions = n_draft;
         out.ids.resize(static_cast<std::size_t>(n_draft * Block::kTopK));
         out.values.resize(out.ids.size());

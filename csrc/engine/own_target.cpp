@@ -6,10 +6,19 @@
 #include "engine/target.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <llama.h>
 
 namespace adaspark {
+
+namespace {
+
+kernels::Cache cache_named(const std::string & name) {
+    return name == "f32" ? kernels::Cache::f32 : name == "f16" ? kernels::Cache::f16 : kernels::Cache::q8_0;
+}
+
+} // namespace
 
 OwnTarget::OwnTarget(const GgufFile & file, graph::ModelSpec spec, const TargetOptions & options,
                      const LoadProgress & progress)
@@ -23,11 +32,15 @@ OwnTarget::OwnTarget(const GgufFile & file, graph::ModelSpec spec, const TargetO
     shape_.max_chain = shape_.max_rows - 1;
 
     // The cache first: whether it fits is known at once, reading weights takes a while.
-    cache_ = std::make_unique<graph::KvCache>(spec_.n_layer, spec_.n_head_kv, spec_.head_dim, shape_.n_ctx,
-                                              options.cache_type_k == "f16", spec_.path, "-c");
+    cache_ = std::make_unique<graph::KvCache>(spec_.n_attention, spec_.n_head_kv, spec_.head_dim, shape_.n_ctx,
+                                              cache_named(options.cache_type_k), spec_.path, "-c");
+    if (spec_.n_conv > 0) {
+        windows_ =
+            std::make_unique<graph::ConvWindows>(spec_.n_conv, spec_.conv_taps, spec_.n_embd, shape_.n_ctx, spec_.path);
+    }
     workers_ = std::make_unique<graph::Workers>(shape_.n_threads);
     weights_ = std::make_unique<graph::Weights>(spec_, progress);
-    forward_ = std::make_unique<graph::Forward>(spec_, *weights_, *workers_, *cache_);
+    forward_ = std::make_unique<graph::Forward>(spec_, *weights_, *workers_, *cache_, windows_.get());
     llama_model_params params = llama_model_default_params();
     params.vocab_only = true;
     params.n_gpu_layers = 0;
@@ -49,7 +62,12 @@ void OwnTarget::prefill(std::span<const int32_t> tokens, int32_t n_past, bool la
     forward_->embed(weights_->embedding, tokens);
     forward_->run(rows_, taps_);
     if (last) {
-        forward_->head(weights_->output, n - 1, 1);
+        forward_->head(weights_->output, n - 1, 1, false);
+    }
+    if (windows_) {
+        int32_t all[graph::kMaxRows];
+        std::iota(all, all + n, 0);
+        windows_->commit({all, tokens.size()}, n_past);
     }
     used_ = n_past + n;
 }
@@ -65,7 +83,7 @@ void OwnTarget::verify(std::span<const int32_t> tokens, std::span<const int32_t>
     }
     forward_->embed(weights_->embedding, tokens);
     forward_->run(rows_, taps_);
-    forward_->head(weights_->output, 0, n);
+    forward_->head(weights_->output, 0, n, true);
     used_ = n_past + n;
 }
 
@@ -73,7 +91,21 @@ void OwnTarget::commit(std::span<const int32_t> path, int32_t n_past) {
     int32_t slots[graph::kMaxRows];
     std::transform(path.begin(), path.end(), slots, [&](int32_t row) { return n_past + row; });
     cache_->compact(n_past, {slots, path.size()});
+    if (windows_) {
+        windows_->commit(path, n_past);
+    }
     used_ = n_past + static_cast<int32_t>(path.size());
+}
+
+int32_t OwnTarget::rollback_point(int32_t n_past) const {
+    return windows_ ? graph::ConvWindows::rollback_point(n_past) : n_past;
+}
+
+void OwnTarget::rollback(int32_t n_past) {
+    if (windows_) {
+        windows_->rollback(n_past);
+    }
+    used_ = n_past;
 }
 
 void OwnTarget::tap(int32_t layer) {
@@ -92,10 +124,14 @@ std::string own_target_refusal(const GgufFile & file, const TargetOptions & opti
         return "its layers are offloaded to a GPU (-ngl)";
     }
     const std::string & type = options.cache_type_k;
-    if (type != options.cache_type_v || (type != "f16" && type != "f32")) {
-        return "cache types " + type + " and " + options.cache_type_v + " (f16 or f32 for both)";
+    if (type != options.cache_type_v || (type != "f16" && type != "f32" && type != "q8_0")) {
+        return "cache types " + type + " and " + options.cache_type_v + " (f16, f32 or q8_0 for both)";
     }
-    return graph::read_spec(file, spec);
+    const std::string why = graph::read_spec(file, spec);
+    if (why.empty() && type == "q8_0" && spec.head_dim % kernels::kBlock != 0) {
+        return "cache type q8_0 with heads of " + std::to_string(spec.head_dim) + " (a multiple of 32)";
+    }
+    return why;
 }
 
 std::unique_ptr<TargetBackend> own_target(const GgufFile & file, const graph::ModelSpec & spec,

@@ -23,15 +23,17 @@ class OwnTarget final : public TargetBackend {
     llama_model * model() const override { return model_; }
     const graph::Weights & weights() const { return *weights_; } // a drafter may borrow embedding and head
     graph::Workers & workers() const { return *workers_; }
-    bool half_cache() const { return cache_->half(); }
+    kernels::Cache cache_type() const { return cache_->type(); }
 
     void prefill(std::span<const int32_t> tokens, int32_t n_past, bool last) override;
     std::span<float> last_logits() override { return forward_->logits(0); }
     void verify(std::span<const int32_t> tokens, std::span<const int32_t> parents, int32_t n_past) override;
     std::span<float> row_logits(int32_t row) override { return forward_->logits(row); }
+    int32_t row_pick(int32_t row) const override { return forward_->pick(row); }
     void commit(std::span<const int32_t> path, int32_t n_past) override;
-    void rollback(int32_t n_past) override { used_ = n_past; }
-    void clear() override { used_ = 0; }
+    int32_t rollback_point(int32_t n_past) const override;
+    void rollback(int32_t n_past) override;
+    void clear() override { rollback(0); }
     int32_t n_cells(int32_t /*n_past*/) override { return used_; }
     void tap(int32_t layer) override;
     const float * tapped(int32_t layer) const override;
@@ -43,6 +45,7 @@ class OwnTarget final : public TargetBackend {
     std::unique_ptr<graph::Workers> workers_;
     std::unique_ptr<graph::Weights> weights_;
     std::unique_ptr<graph::KvCache> cache_;
+    std::unique_ptr<graph::ConvWindows> windows_; // of a model with short convolutions
     std::unique_ptr<graph::Forward> forward_;
     graph::Rows rows_;
     std::vector<int32_t> taps_;

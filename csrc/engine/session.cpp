@@ -265,13 +265,16 @@ std::string Session::step() {
 
 void Session::round() {
     const double start = now_us();
+    const double setup_start = target_.setup_us();
     const double draft_before = stats_.draft_us + stats_.inject_us;
     // A round adds its accepted drafts and one more token, and each row needs a cell of the cache.
     plan(remaining() - 1, target_.n_ctx() - target_.n_past());
     const double planned = now_us();
+    const double setup_planned = target_.setup_us();
     const auto rows = static_cast<std::size_t>(tree_.rows);
     target_.verify({tree_.token, rows}, {tree_.parent, rows});
     const double verified = now_us();
+    const double setup_verified = target_.setup_us();
     const std::size_t before = tokens_.size();
     walk();
     const double walked = now_us();
@@ -279,10 +282,13 @@ void Session::round() {
     target_.commit(path_);
     const double done = now_us();
     count_round(path_);
+    // What is learned from (and traced) is what a round of this kind costs again.
+    const core::RoundTimes times = {planned - start - (setup_planned - setup_start),
+                                    verified - planned - (setup_verified - setup_planned),
+                                    done - verified - (target_.setup_us() - setup_verified)};
     if (scheduler_ != nullptr) {
-        scheduler_->observe({path_, tokens_.back(), finished()},
-                            {planned - start, verified - planned, done - verified});
-        count_learned(verified - planned);
+        scheduler_->observe({path_, tokens_.back(), finished()}, times);
+        count_learned(times.verify);
     }
 
     if (!round_) {
@@ -302,7 +308,7 @@ void Session::round() {
     stats_.decode_us = done - decode_start_us_;
     report.accepted = static_cast<int32_t>(path_.size()) - 1;
     if (tracing_) {
-        trace_round({planned - start, verified - planned, done - verified}, walked - verified);
+        trace_round(times, walked - verified);
     }
 }
 

@@ -88,9 +88,15 @@ bool Target::rollback(int32_t n_past) {
     if (!shape_.tree && n_past > 0) {
         return false; // recurrent state goes back a few rows at most, and only right after they ran
     }
-    backend_->rollback(n_past);
+    const int32_t point = backend_->rollback_point(n_past);
+    backend_->rollback(point);
     n_past_ = n_past;
     tokens_.resize(static_cast<std::size_t>(n_past));
+    for (int32_t at = point; at < n_past; at += shape_.n_batch) { // rows the observer knows
+        const int32_t count = std::min(shape_.n_batch, n_past - at);
+        backend_->prefill(std::span(tokens_).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)), at,
+                          false);
+    }
     if (observer_ != nullptr) {
         observer_->rows_dropped(n_past);
     }

@@ -91,6 +91,8 @@ class Target {
     std::span<float> row_logits(int32_t row) const;
     // Its argmax where the backend has it at hand, else -1; the logits of a row need not be moved then.
     int32_t row_pick(int32_t row) const { return backend_->row_pick(row); }
+    // Microseconds spent so far on what only the first rounds of a kind pay (graphs built and recorded).
+    double setup_us() const { return backend_->setup_us(); }
     // Keep the rows of `path` (from the anchor, row 0, down one branch), drop the others. Empty drops all.
     void commit(std::span<const int32_t> path);
     // Drop committed tokens from position `n_past` on. False when the model's state cannot go back (recurrent).

@@ -48,10 +48,15 @@ class TargetBackend {
     virtual int32_t row_pick(int32_t /*row*/) const { return -1; }
     // Keep a checked path of the last verify.
     virtual void commit(std::span<const int32_t> path, int32_t n_past) = 0;
+    // The last position no later than `n_past` that rollback() can go to; the tokens behind it must run again.
+    virtual int32_t rollback_point(int32_t n_past) const { return n_past; }
     virtual void rollback(int32_t n_past) = 0;
     virtual void clear() = 0;
     // Cells in use; `n_past` when nothing leaked.
     virtual int32_t n_cells(int32_t n_past) = 0;
+
+    // Microseconds this backend, and a drafter on it, have spent so far on what only the first rounds of a kind pay.
+    virtual double setup_us() const { return 0.0; }
 
     // Keep the input rows of a block from now on; those of the last decode, [rows][n_embd].
     virtual void tap(int32_t layer) = 0;

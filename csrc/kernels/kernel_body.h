@@ -179,18 +179,23 @@ void rms_norm(const float * x, const float * weight, int32_t n, float eps, float
     }
 }
 
+// 32 numbers as int8: their scale. `total`: sums of the codes of the first and of the second 16.
+inline float codes_of(const float * x, int8_t * codes, int32_t (&total)[2]) {
+    const F8 v[4] = {load(x), load(x + 8), load(x + 16), load(x + 24)};
+    const F8 all = add(add(v[0], v[1]), add(v[2], v[3]));
+    const float largest = max_of(max(max(abs(v[0]), abs(v[1])), max(abs(v[2]), abs(v[3]))));
+    const F8 inverse = set1(largest > 0.0F ? 127.0F / largest : 0.0F);
+    const I8 rounded[4] = {round(mul(v[0], inverse)), round(mul(v[1], inverse)), round(mul(v[2], inverse)),
+                           round(mul(v[3], inverse))};
+    store_int8(codes, rounded, total);
+    return any_nan(all) ? NAN : largest / 127.0F; // a NaN must not vanish in the codes
+}
+
 void quantize(const float * x, int32_t first, int32_t n, int32_t row, const Activations & a) {
     for (int32_t i = 0; i < n; i += kBlock) {
-        const F8 v[4] = {load(x + i), load(x + i + 8), load(x + i + 16), load(x + i + 24)};
-        const F8 all = add(add(v[0], v[1]), add(v[2], v[3]));
-        const float largest = max_of(max(max(abs(v[0]), abs(v[1])), max(abs(v[2]), abs(v[3]))));
-        const float d = any_nan(all) ? NAN : largest / 127.0F; // a NaN must not vanish in the codes
-        const F8 inverse = set1(largest > 0.0F ? 127.0F / largest : 0.0F);
-        const I8 codes[4] = {round(mul(v[0], inverse)), round(mul(v[1], inverse)), round(mul(v[2], inverse)),
-                             round(mul(v[3], inverse))};
         const int64_t at = static_cast<int64_t>((first + i) / kBlock) * a.rows + row;
-        int32_t total[2]; // of each half
-        store_int8(a.q + at * kBlock, codes, total);
+        int32_t total[2];
+        const float d = codes_of(x + i, a.q + at * kBlock, total);
         a.d[at] = d;
         a.minus8[at] = -8 * (total[0] + total[1]);
         a.minus8_half[2 * at - row] = -8 * total[0];
@@ -222,15 +227,39 @@ void silu_mul(const float * gate, const float * up, int32_t n, float * out) {
     }
 }
 
+void mix(const float * const * in, const float * weight, int32_t count, int32_t n, float * out) {
+    for (int32_t i = 0; i < n; i += kWide) {
+        FW acc = zero_wide();
+        for (int32_t j = 0; j < count; ++j) {
+            acc = fma(load_wide(in[j] + i), set1_wide(weight[j]), acc);
+        }
+        store(out + i, add(load_wide(out + i), acc));
+    }
+}
+
+void short_conv(const float * const * in, const float * weight, int64_t ldw, int32_t taps, const float * c, int32_t n,
+                float * out) {
+    for (int32_t i = 0; i < n; i += kWide) {
+        FW acc = zero_wide();
+        for (int32_t t = 0; t < taps; ++t) {
+            acc = fma(load_wide(in[t] + i), load_wide(weight + t * ldw + i), acc);
+        }
+        store(out + i, mul(load_wide(c + i), acc));
+    }
+}
+
 // ---- attention -----------------------------------------------------------------------------------------------------
 
 constexpr int32_t kScores = kTile + kChunk; // floats of scratch a query has: scores by slot, then by position
 
-template <bool H> inline FW load_cache(const void * base, int64_t at) {
-    if constexpr (H) {
-        return load_half_wide(static_cast<const uint16_t *>(base) + at);
+// Numbers from `p` on; `scale` is that of their block in a q8_0 cache.
+template <Cache C> inline FW load_cache(const uint8_t * p, FW scale) {
+    if constexpr (C == Cache::f16) {
+        return load_half_wide(p);
+    } else if constexpr (C == Cache::f32) {
+        return load_wide(reinterpret_cast<const float *>(p));
     } else {
-        return load_wide(static_cast<const float *>(base) + at);
+        return mul(load_i8_wide(p), scale);
     }
 }
 
@@ -238,22 +267,35 @@ template <bool H> inline FW load_cache(const void * base, int64_t at) {
 constexpr int vectors_at_once(int queries) { return queries > 6 ? kRegisters / 16 : queries > 3 ? kRegisters / 8 : 4; }
 
 // Scores of NQ queries for VB vectors of slots.
-template <bool H, int NQ, int VB> inline void scores(const Attend & t, int32_t slot, int32_t query) {
+template <Cache C, int NQ, int VB> inline void scores(const Attend & t, int32_t slot, int32_t query) {
     FW acc[NQ * VB];
     each<NQ * VB>([&](auto i) { acc[i] = zero_wide(); });
     const float * q[NQ];
     each<NQ>([&](auto n) { q[n] = t.q[query + n]; });
-    int64_t at[VB];
+    const auto group = static_cast<int64_t>(group_bytes(C, t.head_dim));
+    const auto front = static_cast<int64_t>(scales_bytes(C, t.head_dim));
+    int64_t at[VB]; // bytes before the group
+    int32_t in[VB]; // slot in it
     each<VB>([&](auto j) {
-        const int64_t first = slot + kWide * j;
-        at[j] = first / kSlots * kSlots * t.head_dim + first % kSlots;
+        at[j] = (slot + kWide * j) / kSlots * group;
+        in[j] = (slot + kWide * j) % kSlots;
     });
+    const auto * keys = static_cast<const uint8_t *>(t.k);
+    FW scale[VB]; // of q8_0
+    each<VB>([&](auto j) { scale[j] = zero_wide(); });
     for (int32_t i = 0; i < t.head_dim; ++i) {
+        constexpr auto kBytes = static_cast<int64_t>(number_bytes(C));
         FW key[VB];
-        each<VB>([&](auto j) { key[j] = load_cache<H>(t.k, at[j] + int64_t{kSlots} * i); });
-        if (query == 0) { // the values of these slots, which lie in the same places of their plane, are wanted next
+        each<VB>([&](auto j) {
+            if (C == Cache::q8_0 && i % kBlock == 0) {
+                scale[j] = load_half_wide(keys + at[j] + 2 * (i / kBlock * kSlots + in[j]));
+            }
+            key[j] = load_cache<C>(keys + at[j] + front + kBytes * (int64_t{kSlots} * i + in[j]), scale[j]);
+        });
+        // The values of these slots, which lie in the same places of their plane, are wanted next.
+        if (query == 0 && (C != Cache::q8_0 || i % 2 == 0)) {
             for (int j = 0; j < VB; ++j) {
-                ADASPARK_PREFETCH(static_cast<const char *>(t.v) + (at[j] + int64_t{kSlots} * i) * (H ? 2 : 4));
+                ADASPARK_PREFETCH(static_cast<const char *>(t.v) + at[j] + i * (group / t.head_dim));
             }
         }
         each<NQ>([&](auto n) {
@@ -267,32 +309,43 @@ template <bool H, int NQ, int VB> inline void scores(const Attend & t, int32_t s
     });
 }
 
-template <bool H, int NQ, int VB = vectors_at_once(NQ)>
+template <Cache C, int NQ, int VB = vectors_at_once(NQ)>
 inline void scores_from(const Attend & t, int32_t slot, int32_t query) {
     for (; slot + VB * kWide <= t.slot_end; slot += VB * kWide) {
-        scores<H, NQ, VB>(t, slot, query);
+        scores<C, NQ, VB>(t, slot, query);
     }
     if constexpr (VB > 1) {
-        scores_from<H, NQ, VB / 2>(t, slot, query);
+        scores_from<C, NQ, VB / 2>(t, slot, query);
     }
 }
 
 // Values of NQ queries that see the same slots, weighted and summed in the order of positions: VB vectors of
 // dimensions.
-template <bool H, int NQ, int VB>
+template <Cache C, int NQ, int VB>
 inline void values(const Attend & t, const int32_t * slots, int32_t count, int32_t dim, int32_t query) {
     FW acc[NQ * VB];
     each<NQ * VB>([&](auto i) { acc[i] = zero_wide(); });
     const float * p[NQ];
     each<NQ>([&](auto n) { p[n] = t.scratch + static_cast<int64_t>(query + n) * kScores + kTile; });
+    const auto group = static_cast<int64_t>(group_bytes(C, t.head_dim));
+    const auto front = static_cast<int64_t>(scales_bytes(C, t.head_dim));
+    constexpr auto kBytes = static_cast<int64_t>(number_bytes(C));
     for (int32_t i = 0; i < count; ++i) {
         const int64_t slot = slots != nullptr ? slots[i] : t.slot_begin + i;
+        const uint8_t * at = static_cast<const uint8_t *>(t.v) + slot / kSlots * group; // its group
+        const int64_t first = slot % kSlots * t.head_dim + dim;
+        FW scale = zero_wide(); // of q8_0
         FW v[VB];
-        each<VB>([&](auto j) { v[j] = load_cache<H>(t.v, slot * t.head_dim + dim + kWide * j); });
+        each<VB>([&](auto j) {
+            if (C == Cache::q8_0 && kWide * j % kBlock == 0) {
+                scale = set1_half_wide(at + 2 * ((first + kWide * j) / kBlock));
+            }
+            v[j] = load_cache<C>(at + front + kBytes * (first + kWide * j), scale);
+        });
         if (query == 0 && t.next != nullptr) {
             for (int j = 0; j < VB; ++j) {
-                ADASPARK_PREFETCH(static_cast<const char *>(t.next) +
-                                  (int64_t{i} * t.head_dim + dim + kWide * j) * (H ? 2 : 4));
+                ADASPARK_PREFETCH(static_cast<const char *>(t.next) + i * (group / kSlots) +
+                                  kBytes * (dim + kWide * j));
             }
         }
         each<NQ>([&](auto n) {
@@ -304,13 +357,13 @@ inline void values(const Attend & t, const int32_t * slots, int32_t count, int32
         [&](auto n) { each<VB>([&](auto j) { store(t.out[query + n] + 8 + dim + kWide * j, acc[n * VB + j]); }); });
 }
 
-template <bool H, int NQ, int VB = vectors_at_once(NQ)>
+template <Cache C, int NQ, int VB = vectors_at_once(NQ)>
 inline void values_from(const Attend & t, const int32_t * slots, int32_t count, int32_t dim, int32_t query) {
     for (; dim + VB * kWide <= t.head_dim; dim += VB * kWide) {
-        values<H, NQ, VB>(t, slots, count, dim, query);
+        values<C, NQ, VB>(t, slots, count, dim, query);
     }
     if constexpr (VB > 1) {
-        values_from<H, NQ, VB / 2>(t, slots, count, dim, query);
+        values_from<C, NQ, VB / 2>(t, slots, count, dim, query);
     }
 }
 
@@ -366,8 +419,8 @@ inline void softmax_query(const Attend & t, int32_t query) {
     t.out[query][1] = sum(total);
 }
 
-template <bool H> void attend_cache(const Attend & t) {
-    by_queries(0, t.n_queries, [&](auto n, int32_t query) { scores_from<H, n>(t, t.slot_begin, query); });
+template <Cache C> void attend_cache(const Attend & t) {
+    by_queries(0, t.n_queries, [&](auto n, int32_t query) { scores_from<C, n>(t, t.slot_begin, query); });
     for (int32_t query = 0; query < t.n_queries; ++query) {
         softmax_query(t, query);
     }
@@ -378,12 +431,21 @@ template <bool H> void attend_cache(const Attend & t) {
         while (first + same < t.n_queries && (t.slots == nullptr || t.slots[first + same] == slots)) {
             ++same;
         }
-        by_queries(first, same, [&](auto n, int32_t query) { values_from<H, n>(t, slots, count, 0, query); });
+        by_queries(first, same, [&](auto n, int32_t query) { values_from<C, n>(t, slots, count, 0, query); });
         first += same;
     }
 }
 
-void attend(const Attend & t) { t.half ? attend_cache<true>(t) : attend_cache<false>(t); }
+void attend(const Attend & t) {
+    switch (t.cache) {
+    case Cache::f32:
+        return attend_cache<Cache::f32>(t);
+    case Cache::f16:
+        return attend_cache<Cache::f16>(t);
+    case Cache::q8_0:
+        return attend_cache<Cache::q8_0>(t);
+    }
+}
 
 void merge(const float * partials, int64_t stride, int32_t count, int32_t head_dim, float * out) {
     float largest = -INFINITY;
@@ -416,36 +478,55 @@ void merge(const float * partials, int64_t stride, int32_t count, int32_t head_d
 
 // ---- cache ---------------------------------------------------------------------------------------------------------
 
-void store_value(const float * x, int32_t n, bool half, void * head_values, int32_t slot) {
-    const int64_t at = static_cast<int64_t>(slot) * n;
-    for (int32_t i = 0; i < n; i += 8) {
-        if (half) {
-            store_half(static_cast<uint16_t *>(head_values) + at + i, load(x + i));
+// Eight numbers, `step` numbers apart.
+inline void store_strided(const float * x, Cache cache, uint8_t * out, int32_t step) {
+    uint16_t h[8];
+    store_half(h, load(x));
+    for (int32_t j = 0; j < 8; ++j) {
+        if (cache == Cache::f16) {
+            std::memcpy(out + static_cast<std::ptrdiff_t>(2 * j) * step, h + j, 2);
         } else {
-            store(static_cast<float *>(head_values) + at + i, load(x + i));
+            std::memcpy(out + static_cast<std::ptrdiff_t>(4 * j) * step, x + j, 4);
         }
     }
 }
 
-void store_key(const float * x, int32_t n, bool half, void * keys, int32_t slot) {
-    const int64_t at = static_cast<int64_t>(slot / kSlots) * n * kSlots + slot % kSlots;
-    for (int32_t i = 0; i < n; i += 8) {
-        uint16_t h[8];
-        if (half) {
-            store_half(h, load(x + i));
+// n numbers of a slot: `out` [n] is `step` numbers apart, `scales` [n / 32] of q8_0 `scale_step` apart.
+inline void store_slot(const float * x, int32_t n, Cache cache, uint8_t * out, int32_t step, uint8_t * scales,
+                       int32_t scale_step) {
+    if (cache != Cache::q8_0) {
+        for (int32_t i = 0; i < n; i += 8) {
+            store_strided(x + i, cache, out + static_cast<std::ptrdiff_t>(number_bytes(cache)) * i * step, step);
         }
-        for (int32_t j = 0; j < 8; ++j) {
-            if (half) {
-                static_cast<uint16_t *>(keys)[at + static_cast<int64_t>(i + j) * kSlots] = h[j];
-            } else {
-                static_cast<float *>(keys)[at + static_cast<int64_t>(i + j) * kSlots] = x[i + j];
-            }
+        return;
+    }
+    for (int32_t b = 0; b < n / kBlock; ++b) {
+        int8_t codes[kBlock];
+        int32_t total[2];
+        const uint16_t d = float_to_half(codes_of(x + b * kBlock, codes, total));
+        std::memcpy(scales + static_cast<std::ptrdiff_t>(2 * b) * scale_step, &d, 2);
+        for (int32_t i = 0; i < kBlock; ++i) {
+            out[static_cast<std::ptrdiff_t>(b * kBlock + i) * step] = static_cast<uint8_t>(codes[i]);
         }
     }
+}
+
+void store_value(const float * x, int32_t n, Cache cache, void * head_values, int32_t slot) {
+    uint8_t * group = static_cast<uint8_t *>(head_values) + slot / kSlots * group_bytes(cache, n);
+    const int32_t in = slot % kSlots;
+    store_slot(x, n, cache, group + scales_bytes(cache, n) + number_bytes(cache) * static_cast<std::size_t>(in * n), 1,
+               group + 2 * (in * (n / kBlock)), 1);
+}
+
+void store_key(const float * x, int32_t n, Cache cache, void * keys, int32_t slot) {
+    uint8_t * group = static_cast<uint8_t *>(keys) + slot / kSlots * group_bytes(cache, n);
+    const int32_t in = slot % kSlots;
+    store_slot(x, n, cache, group + scales_bytes(cache, n) + number_bytes(cache) * static_cast<std::size_t>(in), kSlots,
+               group + 2 * in, kSlots);
 }
 
 constexpr Kernels table(const char * name) {
-    return {name, gemm, rms_norm, quantize, silu_mul, attend, merge, store_key, store_value};
+    return {name, gemm, rms_norm, quantize, silu_mul, mix, short_conv, attend, merge, store_key, store_value};
 }
 
 } // namespace adaspark::kernels::ADASPARK_SIMD

@@ -5,6 +5,7 @@
 // are exact; every F32 sum runs in the one order its comment gives, with fused multiply-adds.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/format.h"
@@ -38,19 +39,30 @@ struct Gemm {
     bool add = false;             // out += instead of out =
 };
 
-// Keys of a cache are stored in groups of 16 slots: [slot / 16][dimension][slot % 16]; values as [slot][dimension].
+// What the numbers of a key/value cache are stored as; q8_0: int8 codes, with an F16 scale for each 32 dimensions.
+enum class Cache : int32_t { f32, f16, q8_0 };
+
+// A cache is stored in groups of 16 slots. In a group lie keys as [dimension][slot % 16], values as [slot % 16]
+// [dimension]; q8_0 has the scales of all 16 before them: [dimension / 32][slot % 16], [slot % 16][dimension / 32].
 inline constexpr int32_t kSlots = 16;
+inline constexpr std::size_t number_bytes(Cache cache) { return cache == Cache::f32 ? 4 : cache == Cache::f16 ? 2 : 1; }
+inline constexpr std::size_t scales_bytes(Cache cache, int32_t head_dim) { // of a group
+    return cache == Cache::q8_0 ? static_cast<std::size_t>(head_dim / kBlock) * kSlots * 2 : 0;
+}
+inline constexpr std::size_t group_bytes(Cache cache, int32_t head_dim) {
+    return scales_bytes(cache, head_dim) + static_cast<std::size_t>(head_dim) * kSlots * number_bytes(cache);
+}
 inline constexpr int32_t kChunk = 128;                 // positions of one attention chunk
 inline constexpr int32_t kTile = kChunk + 64 + kSlots; // slots that scores are computed for at once, at most
 
 // One chunk of attention for queries of one key/value head. Scores are sums over dimensions in ascending order; the
 // exponentials are summed and the values accumulated in the order of positions.
 struct Attend {
-    bool half = true;            // the cache holds F16, else F32
+    Cache cache = Cache::f16;
     const void * k = nullptr;    // this head's keys
     const void * v = nullptr;    // this head's values
     const void * next = nullptr; // keys that will be wanted after this chunk's, as many; null = not known
-    int32_t head_dim = 0;        // a multiple of 16
+    int32_t head_dim = 0;        // a multiple of 16; q8_0: of 32
     int32_t slot_begin = 0;      // slots scores are computed for, multiples of 16
     int32_t slot_end = 0;
     const float * const * q = nullptr; // queries, scaled
@@ -70,12 +82,17 @@ struct Kernels {
     void (*quantize)(const float * x, int32_t first, int32_t n, int32_t row, const Activations & a);
     // out = up * gate / (1 + exp(-gate)); n is a multiple of 16
     void (*silu_mul)(const float * gate, const float * up, int32_t n, float * out);
+    // out += the sum over j = 0 .. count - 1 of weight[j] * in[j], in that order; n is a multiple of 16
+    void (*mix)(const float * const * in, const float * weight, int32_t count, int32_t n, float * out);
+    // out = c * the sum over t = 0 .. taps - 1 of weight[t * ldw ...] * in[t], in that order; n is a multiple of 16
+    void (*short_conv)(const float * const * in, const float * weight, int64_t ldw, int32_t taps, const float * c,
+                       int32_t n, float * out);
     void (*attend)(const Attend &);
     // Weighted mean of `count` partial results `stride` floats apart, in order. Those with a sum of 0 are skipped.
     void (*merge)(const float * partials, int64_t stride, int32_t count, int32_t head_dim, float * out);
     // `values` [n] to slot `slot` of a head's keys or values.
-    void (*store_key)(const float * values, int32_t n, bool half, void * keys, int32_t slot);
-    void (*store_value)(const float * values, int32_t n, bool half, void * head_values, int32_t slot);
+    void (*store_key)(const float * values, int32_t n, Cache cache, void * keys, int32_t slot);
+    void (*store_value)(const float * values, int32_t n, Cache cache, void * head_values, int32_t slot);
 };
 
 // The fastest table this CPU can run, and a table by name ("portable", "avx2", "avxvnni", "avx512vnni"); null when this

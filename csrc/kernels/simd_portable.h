@@ -129,6 +129,11 @@ inline FW zero_wide() { return zero(); }
 inline FW set1_wide(float x) { return set1(x); }
 inline FW load_wide(const float * p) { return load(p); }
 inline FW load_half_wide(const void * p) { return load_half(p); }
+inline FW set1_half_wide(const void * p) {
+    uint16_t h = 0;
+    std::memcpy(&h, p, sizeof(h));
+    return set1(half_to_float(h));
+}
 inline FW load_bf16_wide(const void * p) { return load_bf16(p); }
 inline FW load_u8_wide(const uint8_t * p) {
     return lanes([&](int i) { return static_cast<float>(p[i]); });

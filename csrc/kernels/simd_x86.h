@@ -94,6 +94,11 @@ inline FW load_wide(const float * p) { return {_mm512_loadu_ps(p)}; }
 inline FW load_half_wide(const void * p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i *>(p)))};
 }
+inline FW set1_half_wide(const void * p) {
+    int16_t h = 0;
+    std::memcpy(&h, p, sizeof(h));
+    return {_mm512_cvtph_ps(_mm256_set1_epi16(h))};
+}
 inline FW load_bf16_wide(const void * p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i *>(p)));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
@@ -144,6 +149,11 @@ inline FW zero_wide() { return zero(); }
 inline FW set1_wide(float x) { return set1(x); }
 inline FW load_wide(const float * p) { return load(p); }
 inline FW load_half_wide(const void * p) { return load_half(p); }
+inline FW set1_half_wide(const void * p) {
+    int16_t h = 0;
+    std::memcpy(&h, p, sizeof(h));
+    return {_mm256_cvtph_ps(_mm_set1_epi16(h))};
+}
 inline FW load_bf16_wide(const void * p) { return load_bf16(p); }
 inline FW load_u8_wide(const uint8_t * p) {
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))))};

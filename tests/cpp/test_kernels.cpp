@@ -2,9 +2,11 @@
 
 #include "core/acceptance.h"
 #include "core/kernels.h"
+#include "core/tree.h"
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -14,7 +16,13 @@ using namespace adaspark::core;
 
 namespace {
 
-const Kernels * both[] = {&kernels_generic(), &kernels()};
+std::vector<const Kernels *> runnable() {
+    const Kernels * out[kKernelVariants];
+    const int32_t n = runnable_kernels(out);
+    return {out, out + n};
+}
+
+const std::vector<const Kernels *> variants = runnable();
 
 bool near(double a, double b, double tolerance) { return std::abs(a - b) <= tolerance * std::max(1.0, std::abs(b)); }
 
@@ -41,7 +49,7 @@ TEST(rank_descending_sorts_with_ties_to_the_lower_index) {
         std::stable_sort(want.begin(), want.end(),
                          [&](int a, int b) { return key[static_cast<size_t>(a)] > key[static_cast<size_t>(b)]; });
         want.resize(std::min<size_t>(want.size(), static_cast<size_t>(limit)));
-        for (const Kernels * k : both) {
+        for (const Kernels * k : variants) {
             int32_t index[336];
             for (const float guess : {1e-30F, 1e-3F, 0.3F, 1.0F}) { // right, too low, too high: the same order
                 const int32_t count = k->rank_descending(key.data(), n, std::min(limit, n), guess, index);
@@ -52,7 +60,7 @@ TEST(rank_descending_sorts_with_ties_to_the_lower_index) {
 }
 
 TEST(sigmoid_and_log_match_the_standard_library) {
-    for (const Kernels * k : both) {
+    for (const Kernels * k : variants) {
         for (double x = -79.0; x < 79.0; x += 0.037) {
             const float given = static_cast<float>(x);
             alignas(32) float v[8] = {given, -given, 0.0F, 200.0F, -200.0F, 1.0F, -1.0F, 0.5F};
@@ -73,7 +81,7 @@ TEST(sigmoid_and_log_match_the_standard_library) {
 }
 
 TEST(block_features_survive_extremes) {
-    for (const Kernels * k : both) {
+    for (const Kernels * k : variants) {
         float logits[4 * kTopK];
         const float infinity = std::numeric_limits<float>::infinity();
         std::fill_n(logits, kTopK, 0.0F);              // all equal
@@ -143,7 +151,7 @@ TEST(a_group_and_none_sum_to_one) {
 TEST(ftrl_lanes_match_one_coordinate_at_a_time) {
     std::mt19937 random(5);
     std::normal_distribution<double> normal;
-    for (const Kernels * k : both) {
+    for (const Kernels * k : variants) {
         alignas(32) FtrlLanes lanes{};
         FtrlCoordinate single[kDenseLanes];
         double weight[kDenseLanes];
@@ -171,7 +179,7 @@ TEST(ftrl_lanes_match_one_coordinate_at_a_time) {
 
 TEST(widths_are_priced_as_the_law_says) {
     std::mt19937 random(6);
-    for (const Kernels * k : both) {
+    for (const Kernels * k : variants) {
         alignas(32) static WidthLanes lanes;
         for (int i = 0; i < kMaxWidths; ++i) {
             for (auto & w : lanes.weight) {
@@ -189,6 +197,114 @@ TEST(widths_are_priced_as_the_law_says) {
                 law += lanes.weight[j][i] * phi[j];
             }
             CHECK(near(lanes.price[i], std::clamp(law, 0.5, 3.0) * lanes.scale[i] * 1.25, 1e-12));
+        }
+    }
+}
+
+TEST(x86_variants_give_the_same_bits) {
+    CHECK(&kernels() == variants.back());
+    std::mt19937 random(8);
+    std::normal_distribution<float> normal;
+    std::vector<std::vector<unsigned char>> results; // of every variant but the baseline, which does not fuse
+    struct State {
+        BlockFeatures features;
+        alignas(32) float p[kMaxBlock][kTopK], head[kMaxBlock][kTopK], text_p[kMaxBlock + 8], path_q[kMaxBlock * kTopK];
+        alignas(32) double gradient[kMaxBlock][kDenseLanes], likelihood[kMaxBlock];
+        LawLanes law;
+        FtrlLanes dense;
+        WidthLanes widths;
+        int32_t index[kCandidateSlots + 1];
+    };
+    for (size_t v = 1; v < variants.size(); ++v) {
+        const Kernels & k = *variants[v];
+        random.seed(8);
+        normal.reset();
+        auto s = std::make_unique<State>();
+        std::vector<unsigned char> bytes;
+        for (int round = 0; round < 200; ++round) {
+            const int n = 1 + static_cast<int>(random() % kMaxBlock);
+            alignas(32) float logits[kMaxBlock * kTopK], head[kMaxBlock], evidence[kMaxBlock][kTopK],
+                text[kMaxBlock + 8];
+            int32_t hit[kMaxBlock];
+            uint8_t dead[kMaxBlock];
+            for (int i = 0; i < kMaxBlock; ++i) {
+                for (int l = 0; l < kTopK; ++l) {
+                    logits[i * kTopK + l] = 3.0F * normal(random);
+                    evidence[i][l] = normal(random);
+                }
+                std::sort(logits + i * kTopK, logits + (i + 1) * kTopK, std::greater<>());
+                head[i] = 0.5F + 0.49F * std::sin(normal(random));
+                text[i] = random() % 2 == 0 ? kScoreNone : normal(random);
+                hit[i] = static_cast<int32_t>(random() % 9) - 1;
+                dead[i] = random() % 4 == 0 ? static_cast<uint8_t>(random()) : uint8_t{0};
+            }
+            double weight[kDense], phi[kBasisLanes] = {1.0, 0.3, 0.09, 0.5477, 0.2624};
+            std::generate_n(weight, kDense, [&] { return static_cast<double>(normal(random)); });
+            k.block_features(logits, head, n, s->features);
+            k.block_softmax(s->features, {weight, 0.1, -0.05, kTopK}, evidence, text, n, s->p, s->text_p);
+            k.head_estimate(s->features, 1.3F, n, s->head);
+            std::fill_n(s->likelihood, kMaxBlock, 1.0); // whole vectors of positive numbers
+            k.block_likelihood(s->p, kTopK, hit, n, s->likelihood);
+            k.log(s->likelihood, n);
+            k.block_gradients(s->features, s->p, hit, n, s->gradient);
+            k.ftrl_steps(s->dense, s->gradient, n, 0);
+            k.law_step(s->law, phi, n % 3 == 0 ? 0.85 : -0.15);
+            std::copy_n(s->dense.weight, kDenseLanes, s->widths.weight[round % kBasis]);
+            std::fill_n(s->widths.high, kMaxWidths, 2.0);
+            std::fill_n(s->widths.scale, kMaxWidths, 3.1);
+            k.price_widths(s->widths, phi, 1.1, kMaxWidths);
+            k.block_path_q(s->p, dead, n, s->path_q);
+            k.rank_descending(s->path_q, n * kTopK, std::min(n * kTopK, 20), 0.01F, s->index);
+            s->index[std::min(n * kTopK, 20)] = 0; // the spare entry says nothing
+            k.sigmoid(s->text_p, kMaxBlock);
+            const auto * raw = reinterpret_cast<const unsigned char *>(s.get());
+            bytes.insert(bytes.end(), raw, raw + sizeof *s);
+        }
+        results.push_back(std::move(bytes));
+    }
+    for (size_t v = 1; v < results.size(); ++v) {
+        CHECK(results[v] == results[0]);
+    }
+}
+
+TEST(gradients_are_those_of_the_scores) {
+    std::mt19937 random(9);
+    for (const Kernels * k : variants) {
+        auto f = std::make_unique<BlockFeatures>();
+        alignas(32) float p[kMaxBlock][kTopK];
+        alignas(32) double gradient[kMaxBlock][kDenseLanes];
+        int32_t hit[kMaxBlock];
+        const auto uniform = [&] { return static_cast<float>(random() % 1000) / 1000.0F; };
+        for (int i = 0; i < kMaxBlock; ++i) {
+            f->logit_head[i] = uniform() - 0.5F;
+            f->logit_share[i] = uniform() - 0.5F;
+            hit[i] = static_cast<int32_t>(random() % 9) - 1;
+            for (int l = 0; l < kTopK; ++l) {
+                p[i][l] = uniform() / 8.0F;
+                f->log_r[i][l] = l == 0 ? 0.0F : -uniform();
+            }
+        }
+        k->block_gradients(*f, p, hit, kMaxBlock, gradient);
+        for (int i = 0; i < kMaxBlock; ++i) {
+            double want[kDense] = {};
+            for (int l = 0; l < kTopK; ++l) {
+                const double e = p[i][l] - (hit[i] == l ? 1.0 : 0.0);
+                const double factor[4] = {1.0, l == 0 ? 0.0 : f->log_r[i][l], f->logit_head[i], f->logit_share[i]};
+                if (l == 0) {
+                    want[0] += e;
+                    want[1] += e * factor[2];
+                    want[2] += e * factor[3];
+                } else {
+                    for (int j = 0; j < 4; ++j) {
+                        want[3 + j] += e * factor[j];
+                    }
+                }
+                want[7] += e * i;
+                want[8] += e;
+            }
+            for (int j = 0; j < kDense; ++j) {
+                CHECK(near(gradient[i][j], want[j], 1e-13));
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ Cache::Cache(Device & device, const graph::ModelSpec & spec, int32_t slots, ggml
 }
 
 int32_t Cache::window(int32_t end) const {
-    const int32_t step = end <= 8 * kGroup ? kGroup : end <= 32 * kGroup ? 2 * kGroup : 4 * kGroup;
+    const int32_t step = end <= 2048 ? 512 : end <= 8192 ? 1024 : 2048;
     return std::min((end + step - 1) / step * step, static_cast<int32_t>(tensor_->ne[1]));
 }
 

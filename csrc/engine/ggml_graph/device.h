@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "engine/clock.h"
+
 #include <ggml-backend.h>
 #include <ggml.h>
 
@@ -45,6 +47,12 @@ class Device {
     // Memory for all tensors of `ctx`. Throws OutOfMemoryError: "<what> need ..., ... are free. <remedy>".
     Buffer allocate(ggml_context * ctx, const std::string & what, const std::string & remedy) const;
 
+    // It records graphs on their first runs (CUDA), which then take longer.
+    bool records() const { return !threads_; }
+    // Microseconds spent so far on building graphs and on runs that only record them.
+    double setup_us() const { return setup_us_; }
+    void add_setup(double us) { setup_us_ += us; }
+
     // Wait for what was asked for so far.
     void wait() const { ggml_backend_synchronize(backend_); }
 
@@ -56,7 +64,21 @@ class Device {
     ggml_backend_dev_t device_;
     std::unique_ptr<ThreadPool> threads_; // CPU only
     ggml_backend_t backend_ = nullptr;
+    double setup_us_ = 0.0;
     bool abandoned_ = false;
+};
+
+// Counts the time it lives as set-up.
+class SetupTime {
+  public:
+    explicit SetupTime(Device & device) : device_(device), start_(now_us()) {}
+    ~SetupTime() { device_.add_setup(now_us() - start_); }
+    SetupTime(const SetupTime &) = delete;
+    SetupTime & operator=(const SetupTime &) = delete;
+
+  private:
+    Device & device_;
+    double start_;
 };
 
 } // namespace adaspark::ggml_graph

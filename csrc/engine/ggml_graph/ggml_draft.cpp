@@ -125,9 +125,9 @@ class GgmlDraft final : public DraftBackend {
         std::unique_ptr<MarkovHead> head;
     };
 
-    void run(const Program & program) {
+    void run(Program & program) {
         try {
-            program.run();
+            program.run_settled();
         } catch (const BackendError &) {
             broken_ = true;
             throw;
@@ -153,6 +153,7 @@ class GgmlDraft final : public DraftBackend {
     Keep & keeper(int32_t width) {
         Keep & k = keeps_[width];
         if (!k.program) {
+            const SetupTime time(device_);
             k.program =
                 std::make_unique<Program>(device_, kNodesAround + 8 * static_cast<int32_t>(info_.target_layers.size()));
             const Program & p = *k.program;
@@ -173,6 +174,7 @@ class GgmlDraft final : public DraftBackend {
     Inject & injector(int32_t width) {
         Inject & i = injects_[width];
         if (!i.program) {
+            const SetupTime time(device_);
             i.program = std::make_unique<Program>(device_, kNodesAround + spec_.n_layer * kNodesOfBlock);
             const Program & p = *i.program;
             i.rows = std::make_unique<RowInputs>(p, width, 0);
@@ -190,9 +192,9 @@ class GgmlDraft final : public DraftBackend {
 
     Draft & drafter(int32_t rows, int32_t n_draft, int32_t end) {
         const int32_t window = cache_->window(end);
-        Draft & d = drafts_[rows];
-        if (!d.program || d.rows->window() != window) {
-            d = {};
+        Draft & d = drafts_[{rows, window}];
+        if (!d.program) {
+            const SetupTime time(device_);
             d.program = std::make_unique<Program>(device_, kNodesAround + spec_.n_layer * kNodesOfBlock +
                                                                n_draft * MarkovHead::kNodesOfPosition);
             const Program & p = *d.program;
@@ -227,10 +229,10 @@ class GgmlDraft final : public DraftBackend {
     int32_t capacity_ = 0; // rows that can wait; one more is spare
     Context pending_ctx_;
     Buffer pending_data_;
-    ggml_tensor * pending_ = nullptr;   // F32 [tapped layers x n_embd][rows]
-    std::map<int32_t, Keep> keeps_;     // by rows
-    std::map<int32_t, Inject> injects_; // by rows
-    std::map<int32_t, Draft> drafts_;   // by rows
+    ggml_tensor * pending_ = nullptr;                     // F32 [tapped layers x n_embd][rows]
+    std::map<int32_t, Keep> keeps_;                       // by rows
+    std::map<int32_t, Inject> injects_;                   // by rows
+    std::map<std::pair<int32_t, int32_t>, Draft> drafts_; // by rows and window
     std::vector<int32_t> from_, waiting_, token_, position_, parent_;
     std::vector<int64_t> to_;
     int32_t first_ = 0; // position in slot 0

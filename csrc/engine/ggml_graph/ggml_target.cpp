@@ -126,13 +126,13 @@ GgmlTarget::~GgmlTarget() {
     llama_model_free(model_);
 }
 
-void GgmlTarget::build(Forward & f, int32_t width, int32_t window, bool prefill) const {
-    f = {};
+void GgmlTarget::build(Forward & f, const Key & key) const {
+    const SetupTime time(*device_);
     f.program = std::make_unique<Program>(*device_, nodes(spec_));
     const Program & p = *f.program;
-    f.rows = std::make_unique<RowInputs>(p, width, window);
-    f.tokens = p.input(GGML_TYPE_I32, width);
-    f.last = prefill ? p.input(GGML_TYPE_I32, 1) : nullptr;
+    f.rows = std::make_unique<RowInputs>(p, key.rows, key.window);
+    f.tokens = p.input(GGML_TYPE_I32, key.rows);
+    f.last = key.prefill ? p.input(GGML_TYPE_I32, 1) : nullptr;
     std::vector<ggml_tensor *> taps(static_cast<std::size_t>(spec_.n_layer), nullptr);
     for (const int32_t layer : taps_) {
         taps[static_cast<std::size_t>(layer)] = features(p.ctx(), layer);
@@ -145,14 +145,24 @@ void GgmlTarget::build(Forward & f, int32_t width, int32_t window, bool prefill)
 }
 
 GgmlTarget::Forward & GgmlTarget::forward(int32_t rows, int32_t end, bool prefill) {
-    const int32_t width = padded_rows(rows);
-    const int32_t window = cache_->window(end);
-    Forward & f = (prefill ? prefills_ : verifies_)[width];
-    if (!f.program || f.rows->window() != window) {
-        last_ = nullptr;
-        build(f, width, window, prefill);
+    const Key key = {padded_rows(rows), cache_->window(end), prefill};
+    if (const auto known = forwards_.find(key); known != forwards_.end()) {
+        return known->second;
     }
+    constexpr std::size_t kForwards = 64; // kept; each has memory for its intermediate rows
+    if (forwards_.size() >= kForwards) {
+        forget_oldest();
+    }
+    Forward & f = forwards_[key];
+    build(f, key);
     return f;
+}
+
+void GgmlTarget::forget_oldest() {
+    last_ = nullptr;
+    forwards_.erase(std::min_element(forwards_.begin(), forwards_.end(), [](const auto & a, const auto & b) {
+        return a.second.program->last_run_us() < b.second.program->last_run_us();
+    }));
 }
 
 void GgmlTarget::run(std::span<const int32_t> tokens, std::span<const int32_t> parents, int32_t n_past, bool prefill) {
@@ -172,7 +182,11 @@ void GgmlTarget::run(std::span<const int32_t> tokens, std::span<const int32_t> p
             last_row_.assign(1, n - 1);
             f.program->write(f.last, last_row_.data(), sizeof(int32_t));
         }
-        f.program->run();
+        if (prefill) {
+            f.program->run();
+        } else {
+            f.program->run_settled();
+        }
         picks_.resize(prefill ? 1 : tokens.size());
         f.program->read(f.picks, picks_.data(), 0, picks_.size() * sizeof(int32_t));
         device_->wait();
@@ -227,8 +241,7 @@ void GgmlTarget::tap(int32_t layer) {
     }
     taps_.push_back(layer);
     // Graphs write into the features and so belong to them.
-    verifies_.clear();
-    prefills_.clear();
+    forwards_.clear();
     last_ = nullptr;
     features_data_.reset();
     features_ctx_ = new_context(1);

@@ -1,6 +1,7 @@
 // A target on our own graph in ggml's operations: any device ggml knows, all of the model on it.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,6 +34,7 @@ class GgmlTarget final : public TargetBackend {
     void rollback(int32_t n_past) override { used_ = n_past; }
     void clear() override { used_ = 0; }
     int32_t n_cells(int32_t /*n_past*/) override { return used_; }
+    double setup_us() const override { return device_->setup_us(); }
     void tap(int32_t layer) override;
     const float * tapped(int32_t layer) const override;
 
@@ -46,6 +48,11 @@ class GgmlTarget final : public TargetBackend {
     int32_t max_features() const { return static_cast<int32_t>(features_->ne[1]); } // rows
 
   private:
+    struct Key {
+        int32_t rows, window;
+        bool prefill;
+        auto operator<=>(const Key &) const = default;
+    };
     struct Forward {
         std::unique_ptr<Program> program;
         std::unique_ptr<RowInputs> rows;
@@ -55,7 +62,8 @@ class GgmlTarget final : public TargetBackend {
         ggml_tensor * picks = nullptr;  // I32: their argmax
     };
     Forward & forward(int32_t rows, int32_t end, bool prefill);
-    void build(Forward & f, int32_t width, int32_t window, bool prefill) const;
+    void build(Forward & f, const Key & key) const;
+    void forget_oldest();
     void run(std::span<const int32_t> tokens, std::span<const int32_t> parents, int32_t n_past, bool prefill);
 
     graph::ModelSpec spec_;
@@ -65,8 +73,7 @@ class GgmlTarget final : public TargetBackend {
     std::unique_ptr<Device> device_;
     std::unique_ptr<Model> weights_;
     std::unique_ptr<Cache> cache_;
-    std::map<int32_t, Forward> verifies_; // by rows
-    std::map<int32_t, Forward> prefills_;
+    std::map<Key, Forward> forwards_;
     const Forward * last_ = nullptr; // the last decode
     std::vector<int32_t> token_, position_, parent_, last_row_;
     std::vector<int32_t> picks_;             // of the last verify's rows

@@ -13,27 +13,64 @@ ggml_tensor * Layers::project(ggml_tensor * w, ggml_tensor * bias, ggml_tensor *
     return bias != nullptr ? ggml_add(ctx_, out, bias) : out;
 }
 
-// [heads x head dim][rows] to [head dim][heads][rows], normed where the model does, turned by position.
-ggml_tensor * Layers::rotate(ggml_tensor * x, int32_t heads, ggml_tensor * norm_weight) const {
-    ggml_tensor * out = ggml_reshape_3d(ctx_, x, spec_.head_dim, heads, x->ne[1]);
+// Columns of a matrix, or entries of a vector; null of null.
+ggml_tensor * Layers::columns(ggml_tensor * w, int64_t first, int64_t count) const {
+    if (w == nullptr) {
+        return nullptr;
+    }
+    return w->ne[1] == 1 ? ggml_view_1d(ctx_, w, count, static_cast<std::size_t>(first) * w->nb[0])
+                         : ggml_view_2d(ctx_, w, w->ne[0], count, w->nb[1], static_cast<std::size_t>(first) * w->nb[1]);
+}
+
+// `count` heads of every row from column `first` on.
+ggml_tensor * Layers::heads(ggml_tensor * projected, int64_t first, int32_t count) const {
+    const std::size_t head = static_cast<std::size_t>(spec_.head_dim) * sizeof(float);
+    return ggml_view_3d(ctx_, projected, spec_.head_dim, count, projected->ne[1], head, projected->nb[1],
+                        static_cast<std::size_t>(first) * sizeof(float));
+}
+
+Layers::Projected Layers::projected(ggml_tensor * x, const BlockTensors & b, bool queries) const {
+    const int64_t q = spec_.q_width();
+    const int64_t kv = spec_.kv_width();
+    Projected out = {};
+    int64_t at = queries ? q : 0; // where keys begin
+    if (queries || b.joined > 1) {
+        const int64_t width = at + (b.joined - 1) * kv;
+        ggml_tensor * all =
+            queries ? project(b.wqkv, b.bqkv, x) : project(columns(b.wqkv, q, width), columns(b.bqkv, q, width), x);
+        out.q = queries ? heads(all, 0, spec_.n_head) : nullptr;
+        out.k = b.joined > 1 ? heads(all, at, spec_.n_head_kv) : nullptr;
+        out.v = b.joined > 2 ? heads(all, at + kv, spec_.n_head_kv) : nullptr;
+    }
+    out.k = out.k != nullptr ? out.k : heads(project(b.wk, b.bk, x), 0, spec_.n_head_kv);
+    out.v = out.v != nullptr ? out.v : heads(project(b.wv, b.bv, x), 0, spec_.n_head_kv);
+    return out;
+}
+
+// Normed where the model does, turned by position.
+ggml_tensor * Layers::rotate(ggml_tensor * heads, ggml_tensor * norm_weight) const {
     if (norm_weight != nullptr) {
-        out = norm(out, norm_weight);
+        heads = norm(heads, norm_weight);
     }
     const int mode = spec_.rope_interleaved ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX;
-    return ggml_rope_ext(ctx_, out, rows_.positions(), model_.rope_factors, spec_.head_dim, mode, spec_.n_ctx_train,
+    return ggml_rope_ext(ctx_, heads, rows_.positions(), model_.rope_factors, spec_.head_dim, mode, spec_.n_ctx_train,
                          spec_.rope_base, spec_.rope_scale, 0.0F, 1.0F, 32.0F, 1.0F);
 }
 
+// [head dim][heads][rows], whose heads lie side by side.
 void Layers::store_rows(ggml_tensor * plane, ggml_tensor * rows) const {
-    const std::size_t row = static_cast<std::size_t>(spec_.kv_width()) * sizeof(float);
-    ggml_tensor * flat = ggml_view_2d(ctx_, rows, spec_.kv_width(), rows_.width(), row, 0);
+    ggml_tensor * flat = ggml_view_2d(ctx_, rows, spec_.kv_width(), rows_.width(), rows->nb[2], 0);
     p_.add(ggml_set_rows(ctx_, plane, flat, rows_.slots()));
+}
+
+void Layers::store(const Projected & p, const BlockTensors & b, int32_t layer) const {
+    store_rows(cache_.keys(ctx_, layer), rotate(p.k, b.k_norm));
+    store_rows(cache_.values(ctx_, layer), p.v);
 }
 
 void Layers::store(ggml_tensor * g, int32_t layer) const {
     const BlockTensors & b = model_.blocks[static_cast<std::size_t>(layer)];
-    store_rows(cache_.keys(ctx_, layer), rotate(project(b.wk, b.bk, g), spec_.n_head_kv, b.k_norm));
-    store_rows(cache_.values(ctx_, layer), project(b.wv, b.bv, g));
+    store(projected(g, b, false), b, layer);
 }
 
 ggml_tensor * Layers::attention(ggml_tensor * q, int32_t layer) const {
@@ -54,8 +91,17 @@ ggml_tensor * Layers::attention(ggml_tensor * q, int32_t layer) const {
 }
 
 ggml_tensor * Layers::feed_forward(ggml_tensor * x, const BlockTensors & b) const {
-    ggml_tensor * up = ggml_mul_mat(ctx_, b.up, x);
-    ggml_tensor * gate = ggml_mul_mat(ctx_, b.gate, x);
+    if (b.gate_up != nullptr && rows_.width() > 1) {
+        return ggml_mul_mat(ctx_, b.down, ggml_swiglu(ctx_, ggml_mul_mat(ctx_, b.gate_up, x)));
+    }
+    // One row: CUDA makes one kernel of both products and what follows, if they stand side by side.
+    ggml_tensor * gate_weights = b.gate_up != nullptr ? columns(b.gate_up, 0, spec_.n_ff) : b.gate;
+    ggml_tensor * up_weights = b.gate_up != nullptr ? columns(b.gate_up, spec_.n_ff, spec_.n_ff) : b.up;
+    p_.add(gate_weights);
+    p_.add(up_weights);
+    p_.add(x);
+    ggml_tensor * gate = ggml_mul_mat(ctx_, gate_weights, x);
+    ggml_tensor * up = ggml_mul_mat(ctx_, up_weights, x);
     return ggml_mul_mat(ctx_, b.down, ggml_swiglu_split(ctx_, gate, up));
 }
 
@@ -93,9 +139,10 @@ ggml_tensor * Layers::routed(ggml_tensor * x, const BlockTensors & b) const {
 ggml_tensor * Layers::block(ggml_tensor * x, int32_t layer) const {
     const BlockTensors & b = model_.blocks[static_cast<std::size_t>(layer)];
     ggml_tensor * in = norm(x, b.attn_norm);
-    ggml_tensor * q = rotate(project(b.wq, b.bq, in), spec_.n_head, b.q_norm);
+    const Projected p = projected(in, b, true);
+    ggml_tensor * q = rotate(p.q, b.q_norm);
     p_.add(q);
-    store(in, layer);
+    store(p, b, layer);
     x = ggml_add(ctx_, ggml_mul_mat(ctx_, b.wo, attention(q, layer)), x);
     in = norm(x, b.ffn_norm);
     return ggml_add(ctx_, b.router != nullptr ? routed(in, b) : feed_forward(in, b), x);

@@ -26,8 +26,15 @@ class Layers {
     ggml_tensor * norm(ggml_tensor * x, ggml_tensor * weight) const;
 
   private:
+    struct Projected { // [head dim][heads][rows]
+        ggml_tensor *q, *k, *v;
+    };
     ggml_tensor * project(ggml_tensor * w, ggml_tensor * bias, ggml_tensor * x) const;
-    ggml_tensor * rotate(ggml_tensor * x, int32_t heads, ggml_tensor * norm_weight) const;
+    ggml_tensor * columns(ggml_tensor * w, int64_t first, int64_t count) const;
+    ggml_tensor * heads(ggml_tensor * projected, int64_t first, int32_t count) const;
+    Projected projected(ggml_tensor * x, const BlockTensors & b, bool queries) const;
+    ggml_tensor * rotate(ggml_tensor * heads, ggml_tensor * norm_weight) const;
+    void store(const Projected & p, const BlockTensors & b, int32_t layer) const;
     void store_rows(ggml_tensor * plane, ggml_tensor * rows) const;
     ggml_tensor * attention(ggml_tensor * q, int32_t layer) const;
     ggml_tensor * feed_forward(ggml_tensor * x, const BlockTensors & b) const;

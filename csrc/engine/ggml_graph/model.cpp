@@ -25,18 +25,17 @@ Model::Model(const graph::ModelSpec & spec, std::vector<int32_t> d2t)
     for (const graph::BlockSpec & b : spec.blocks) {
         BlockTensors t = {};
         t.attn_norm = tensor(b.attn_norm);
-        t.wq = tensor(b.wq);
-        t.wk = tensor(b.wk);
-        t.wv = tensor(b.wv);
+        attention(b, t);
         t.wo = tensor(b.wo);
-        t.bq = tensor(b.bq);
-        t.bk = tensor(b.bk);
-        t.bv = tensor(b.bv);
         t.q_norm = tensor(b.q_norm);
         t.k_norm = tensor(b.k_norm);
         t.ffn_norm = tensor(b.ffn_norm);
-        t.gate = tensor(b.gate);
-        t.up = tensor(b.up);
+        if (!b.router && b.gate.type == b.up.type) {
+            t.gate_up = joined({&b.gate, &b.up});
+        } else {
+            t.gate = tensor(b.gate);
+            t.up = tensor(b.up);
+        }
         t.down = tensor(b.down);
         t.router = tensor(b.router);
         blocks.push_back(t);
@@ -54,13 +53,51 @@ Model::Model(const graph::ModelSpec & spec, std::vector<int32_t> d2t)
     }
 }
 
-ggml_tensor * Model::tensor(const graph::TensorRef & ref) {
-    if (!ref) {
+void Model::attention(const graph::BlockSpec & spec, BlockTensors & out) {
+    const bool k = spec.wk.type == spec.wq.type;
+    const bool v = spec.wv.type == spec.wq.type;
+    out.joined = !k ? 1 : !v ? 2 : 3;
+    switch (out.joined) {
+    case 3:
+        out.wqkv = joined({&spec.wq, &spec.wk, &spec.wv});
+        out.bqkv = joined({&spec.bq, &spec.bk, &spec.bv});
+        return;
+    case 2:
+        out.wqkv = joined({&spec.wq, &spec.wk});
+        out.bqkv = joined({&spec.bq, &spec.bk});
+        break;
+    default:
+        out.wqkv = tensor(spec.wq);
+        out.bqkv = tensor(spec.bq);
+        out.wk = tensor(spec.wk);
+        out.bk = tensor(spec.bk);
+        break;
+    }
+    out.wv = tensor(spec.wv);
+    out.bv = tensor(spec.bv);
+}
+
+// The columns of tensors of one format and input width, or the entries of vectors, one after the other.
+ggml_tensor * Model::joined(std::initializer_list<const graph::TensorRef *> refs) {
+    const graph::TensorRef & first = **refs.begin();
+    if (!first) {
         return nullptr;
     }
-    ggml_tensor * t = ggml_new_tensor_3d(ctx_.get(), static_cast<ggml_type>(ref.type), ref.k, ref.n, ref.experts);
-    ggml_set_name(t, ref.name.c_str());
-    sources_.push_back({t, ref});
+    int64_t k = 0;
+    int64_t n = 0;
+    for (const graph::TensorRef * ref : refs) {
+        k += ref->k;
+        n += ref->n;
+    }
+    const bool vectors = first.n == 1;
+    ggml_tensor * t = ggml_new_tensor_3d(ctx_.get(), static_cast<ggml_type>(first.type), vectors ? k : first.k,
+                                         vectors ? 1 : n, first.experts);
+    ggml_set_name(t, first.name.c_str());
+    std::size_t at = 0;
+    for (const graph::TensorRef * ref : refs) {
+        sources_.push_back({t, *ref, at});
+        at += ref->bytes;
+    }
     return t;
 }
 
@@ -86,7 +123,7 @@ void Model::load(const Device & device, const std::function<bool(float)> & progr
     for (const Source & s : sources_) {
         for (std::size_t at = 0; at < s.ref.bytes; at += piece.size()) {
             read(s.ref.offset + at, std::min<std::size_t>(kPiece, s.ref.bytes - at), s.ref.name);
-            ggml_backend_tensor_set(s.tensor, piece.data(), at, piece.size());
+            ggml_backend_tensor_set(s.tensor, piece.data(), s.at + at, piece.size());
             done += piece.size();
             if (progress && !progress(static_cast<float>(done) / static_cast<float>(all))) {
                 throw ModelError(spec_.path + ": loading was stopped");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,11 +12,20 @@
 
 namespace adaspark::ggml_graph {
 
-struct BlockTensors { // names as in graph::BlockSpec; null = the model has none
-    ggml_tensor *attn_norm, *wq, *wk, *wv, *wo;
-    ggml_tensor *bq, *bk, *bv;
+// Names as in graph::BlockSpec; null = the model has none. Matrices of one format that multiply the same rows are one
+// tensor, one after the other: fewer and larger products.
+struct BlockTensors {
+    ggml_tensor * attn_norm;
+    ggml_tensor *wqkv, *bqkv; // queries, keys and values, or the first `joined` of the three
+    int32_t joined;           // 1 to 3
+    ggml_tensor *wk, *wv;     // those that stand alone
+    ggml_tensor *bk, *bv;
+    ggml_tensor * wo;
     ggml_tensor *q_norm, *k_norm;
-    ggml_tensor *ffn_norm, *gate, *up, *down;
+    ggml_tensor * ffn_norm;
+    ggml_tensor * gate_up;  // gate, then up
+    ggml_tensor *gate, *up; // instead, where they differ in format or hold experts
+    ggml_tensor * down;
     ggml_tensor * router;
 };
 
@@ -45,8 +55,11 @@ class Model {
     struct Source {
         ggml_tensor * tensor;
         graph::TensorRef ref;
+        std::size_t at; // bytes into the tensor
     };
-    ggml_tensor * tensor(const graph::TensorRef & ref);
+    ggml_tensor * tensor(const graph::TensorRef & ref) { return joined({&ref}); }
+    ggml_tensor * joined(std::initializer_list<const graph::TensorRef *> refs);
+    void attention(const graph::BlockSpec & spec, BlockTensors & out);
 
     const graph::ModelSpec & spec_;
     std::vector<int32_t> d2t_;

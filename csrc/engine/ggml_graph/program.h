@@ -30,7 +30,11 @@ class Program {
     void finish(const std::string & owner);
 
     // Start it; Device::wait() ends it. An abort inside ggml throws BackendError and abandons the device.
-    void run() const;
+    void run();
+    // run() of a program that may as well run thrice. Where the device records graphs, the runs that record come first
+    // and count as set-up: a time that is measured (and learned from) is that of a replay.
+    void run_settled();
+    double last_run_us() const { return last_run_us_; } // by now_us(); 0 = never
     // Copies to and from tensors, in the order of the runs; `data` of a read is there after Device::wait().
     void write(ggml_tensor * tensor, const void * data, std::size_t bytes) const;
     void read(const ggml_tensor * tensor, void * data, std::size_t offset, std::size_t bytes) const;
@@ -45,6 +49,7 @@ class Program {
     Buffer input_data_;
     std::unique_ptr<ggml_gallocr, FreeAllocator> allocator_;
     ggml_cgraph * graph_ = nullptr;
+    double last_run_us_ = 0.0;
 };
 
 // Gives a graph that will not change any more a number of its own: CUDA then knows it without comparing every node

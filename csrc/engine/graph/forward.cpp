@@ -1,5 +1,7 @@
 #include "engine/graph/forward.h"
 
+#include "engine/topk.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,40 +10,60 @@
 
 namespace adaspark::graph {
 
-namespace {
-
-constexpr int32_t kUnit = kernels::kBlock / kernels::kColumns; // panels that fill one block of int8 activations
-
-} // namespace
-
-Forward::Forward(const ModelSpec & spec, const Weights & weights, Workers & workers, KvCache & cache)
-    : spec_(spec), weights_(weights), workers_(workers), cache_(cache), kernels_(kernels::kernels_best()) {
+Forward::Forward(const ModelSpec & spec, const Weights & weights, Workers & workers, KvCache & cache,
+                 ConvWindows * windows)
+    : spec_(spec), weights_(weights), workers_(workers), cache_(cache), windows_(windows),
+      kernels_(kernels::kernels_best()) {
     const auto rows = static_cast<std::size_t>(kMaxRows);
     const auto n_embd = static_cast<std::size_t>(spec.n_embd);
     const auto q_width = static_cast<std::size_t>(spec.q_width());
+    const auto used = static_cast<std::size_t>(spec.n_expert_used);
     const std::size_t width_h = std::max(n_embd, q_width);
     const auto fc = static_cast<std::size_t>(weights.draft.fc ? weights.draft.fc.k : 0);
+    const std::size_t inner = std::max({static_cast<std::size_t>(spec.n_ff), spec.n_conv > 0 ? n_embd : 0,
+                                        used * static_cast<std::size_t>(spec.n_ff_expert)});
     x_.resize(rows * n_embd);
     h_.resize(rows * width_h);
     qkv_.resize(rows * (q_width + 2 * static_cast<std::size_t>(spec.kv_width())));
     query_.resize(rows * q_width);
-    act_.resize(rows * static_cast<std::size_t>(spec.n_ff));
+    act_.resize(rows * inner);
     turn_.resize(rows * static_cast<std::size_t>(spec.head_dim));
     tail_slots_.resize(rows * kTailSlots);
     tail_count_.resize(rows);
     taps_.resize(static_cast<std::size_t>(spec.n_layer));
     scratch_.resize(static_cast<std::size_t>(workers.size()));
-    a_ = normed_rows_.open(h_.data(), std::max(width_h, fc));
-    inner_ = inner_rows_.open(act_.data(), static_cast<std::size_t>(spec.n_ff));
+    a_ = normed_rows_.open(h_.data(), rows, std::max(width_h, fc));
+    inner_ = inner_rows_.open(act_.data(), rows, inner);
+    if (spec.n_expert > 0) {
+        router_.resize(rows * static_cast<std::size_t>(kernels::panels(spec.n_expert) * kernels::kColumns));
+        experts_.resize(rows * used);
+        shares_.resize(rows * used);
+        expert_out_.resize(rows * used * n_embd);
+    }
+    for (Scratch & s : scratch_) {
+        s.gate.resize(rows * kernels::kBlock);
+        s.up.resize(rows * kernels::kBlock);
+        s.c.resize(rows * kernels::kBlock);
+        if (spec.n_expert > 0) {
+            s.groups.expert.reserve(std::min(rows * used, static_cast<std::size_t>(spec.n_expert)));
+            s.groups.begin.reserve(s.groups.expert.capacity() + 1);
+            s.groups.row.resize(rows * used);
+            s.groups.pair.resize(rows * used);
+            s.groups.count.resize(static_cast<std::size_t>(spec.n_expert));
+            s.rows.resize(rows * n_embd);
+            s.experts.resize(used);
+            s.gathered = s.int8_rows.open(s.rows.data(), rows, n_embd);
+        }
+    }
 }
 
-kernels::Activations Forward::Int8Rows::open(float * x, std::size_t width) {
-    const std::size_t blocks = width / kernels::kBlock;
-    q.resize(kMaxRows * width);
-    d.resize(kMaxRows * blocks);
-    dsum.resize(kMaxRows * blocks);
-    minus8.resize(kMaxRows * blocks);
-    minus8_half.resize(2 * kMaxRows * blocks);
+kernels::Activations Forward::Int8Rows::open(float * x, std::size_t rows, std::size_t width) {
+    const std::size_t blocks = rows * width / kernels::kBlock;
+    q.resize(rows * width);
+    d.resize(blocks);
+    dsum.resize(blocks);
+    minus8.resize(blocks);
+    minus8_half.resize(2 * blocks);
     return {x, q.data(), d.data(), dsum.data(), minus8.data(), minus8_half.data(), 0};
 }
 
@@ -125,26 +147,37 @@ void Forward::run(const Rows & rows, std::span<const int32_t> taps) {
                 std::copy_n(x_.data() + first, static_cast<std::size_t>(mine.end - mine.begin) * row,
                             taps_[static_cast<std::size_t>(layer)].data() + first);
             }
-            block(weights_.blocks[static_cast<std::size_t>(layer)], layer, thread);
+            block(weights_.blocks[static_cast<std::size_t>(layer)], thread);
         }
     });
 }
 
-void Forward::block(const BlockWeights & w, int32_t layer, int32_t thread) {
-    const bool quantized = w.wq.quantized() || w.wk.quantized() || w.wv.quantized();
-    norm(x_.data(), w.attn_norm, 0, rows_, quantized, thread);
+void Forward::block(const BlockWeights & w, int32_t thread) {
+    if (w.conv != nullptr) {
+        short_convolution(w, thread);
+    } else {
+        attention(w, thread);
+    }
+    workers_.barrier();
+    norm(x_.data(), w.ffn_norm, 0, rows_, w.gate.quantized() || w.up.quantized() || w.router.quantized(), thread);
+    workers_.barrier();
+    if (w.router) {
+        routed(w, thread);
+    } else {
+        feed_forward(w, thread);
+    }
+    workers_.barrier();
+}
+
+void Forward::attention(const BlockWeights & w, int32_t thread) {
+    norm(x_.data(), w.attn_norm, 0, rows_, w.wq.quantized() || w.wk.quantized() || w.wv.quantized(), thread);
     workers_.barrier();
     project(w, thread);
     workers_.barrier();
-    rotate_and_store(w, layer, thread, false);
+    rotate_and_store(w, thread, false);
     workers_.barrier();
-    attend(layer, thread); // ends with a barrier; its output is in h_, quantised where wo needs it
+    attend(w, thread); // ends with a barrier; its output is in h_, quantised where wo needs it
     gemm(w.wo, a_, share(w.wo.panels(), thread), x_.data(), spec_.n_embd, nullptr, true);
-    workers_.barrier();
-    norm(x_.data(), w.ffn_norm, 0, rows_, w.gate.quantized() || w.up.quantized(), thread);
-    workers_.barrier();
-    feed_forward(w, thread);
-    workers_.barrier();
 }
 
 // h = norm(x) for this thread's rows, as int8 too when a product wants that. Row 0 of h is row `first` of x.
@@ -191,7 +224,7 @@ void Forward::rotate(const float * x, const float * norm, int32_t row, float sca
     }
 }
 
-void Forward::rotate_and_store(const BlockWeights & w, int32_t layer, int32_t thread, bool keys_only) {
+void Forward::rotate_and_store(const BlockWeights & w, int32_t thread, bool keys_only) {
     const int32_t dim = spec_.head_dim;
     const int32_t ldq = spec_.q_width() + 2 * spec_.kv_width();
     const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
@@ -207,37 +240,39 @@ void Forward::rotate_and_store(const BlockWeights & w, int32_t layer, int32_t th
             } else if (const int32_t head = item - queries; head < spec_.n_head_kv) {
                 float key[512];
                 rotate(row + spec_.q_width() + head * dim, w.k_norm, r, 1.0F, key);
-                kernels_.store_key(key, dim, cache_.half(), cache_.keys(layer, head), slot);
+                kernels_.store_key(key, dim, cache_.type(), cache_.keys(w.state, head), slot);
             } else {
                 const int32_t at = head - spec_.n_head_kv;
-                kernels_.store_value(row + spec_.q_width() + spec_.kv_width() + at * dim, dim, cache_.half(),
-                                     cache_.values(layer, at), slot);
+                kernels_.store_value(row + spec_.q_width() + spec_.kv_width() + at * dim, dim, cache_.type(),
+                                     cache_.values(w.state, at), slot);
             }
         }
     }
 }
 
-// Gate and up of 32 columns, their product, and its int8 form: one thread makes a whole block of the inner row.
-void Forward::feed_forward(const BlockWeights & w, int32_t thread) {
-    Scratch & s = scratch_[static_cast<std::size_t>(thread)];
-    s.gate.resize(kMaxRows * kernels::kBlock);
-    s.up.resize(kMaxRows * kernels::kBlock);
-    const int32_t n_ff = spec_.n_ff;
-    const Share mine = share(n_ff / kernels::kBlock, thread);
-    for (int32_t unit = mine.begin; unit < mine.end; ++unit) {
-        const int32_t panel = unit * kUnit;
-        kernels_.gemm({w.gate.format, w.gate.data, w.gate.k, panel, panel + kUnit, a_, rows_, s.gate.data(),
-                       kernels::kBlock, nullptr, false});
-        kernels_.gemm({w.up.format, w.up.data, w.up.k, panel, panel + kUnit, a_, rows_, s.up.data(), kernels::kBlock,
-                       nullptr, false});
-        for (int32_t r = 0; r < rows_; ++r) {
-            float * out = act_.data() + static_cast<std::ptrdiff_t>(r) * n_ff + unit * kernels::kBlock;
-            kernels_.silu_mul(s.gate.data() + r * kernels::kBlock, s.up.data() + r * kernels::kBlock, kernels::kBlock,
-                              out);
-            if (w.down.quantized()) {
-                kernels_.quantize(out, unit * kernels::kBlock, kernels::kBlock, r, inner_);
-            }
+// Gate and up of 32 columns, their product, and its int8 form: one thread makes a whole block of the inner rows.
+void Forward::inner_unit(const Matrix & gate, const Matrix & up, const kernels::Activations & in, int32_t rows,
+                         int32_t unit, bool quantize, const kernels::Activations & out, int32_t width,
+                         Scratch & s) const {
+    const int32_t panel = unit * kUnit;
+    kernels_.gemm({gate.format, gate.data, gate.k, panel, panel + kUnit, in, rows, s.gate.data(), kernels::kBlock,
+                   nullptr, false});
+    kernels_.gemm(
+        {up.format, up.data, up.k, panel, panel + kUnit, in, rows, s.up.data(), kernels::kBlock, nullptr, false});
+    for (int32_t r = 0; r < rows; ++r) {
+        float * row = out.x + static_cast<std::ptrdiff_t>(r) * width + unit * kernels::kBlock;
+        kernels_.silu_mul(s.gate.data() + r * kernels::kBlock, s.up.data() + r * kernels::kBlock, kernels::kBlock, row);
+        if (quantize) {
+            kernels_.quantize(row, unit * kernels::kBlock, kernels::kBlock, r, out);
         }
+    }
+}
+
+void Forward::feed_forward(const BlockWeights & w, int32_t thread) {
+    const Share mine = share(spec_.n_ff / kernels::kBlock, thread);
+    for (int32_t unit = mine.begin; unit < mine.end; ++unit) {
+        inner_unit(w.gate, w.up, a_, rows_, unit, w.down.quantized(), inner_, spec_.n_ff,
+                   scratch_[static_cast<std::size_t>(thread)]);
     }
     workers_.barrier();
     gemm(w.down, inner_, share(w.down.panels(), thread), x_.data(), spec_.n_embd, nullptr, true);
@@ -264,13 +299,13 @@ void Forward::inject(const Rows & rows, const float * g) {
             gemm(w.wv, a_, {panels.begin - nk, panels.end - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo,
                  nullptr, false);
             workers_.barrier();
-            rotate_and_store(w, layer, thread, true);
+            rotate_and_store(w, thread, true);
             workers_.barrier();
         }
     });
 }
 
-void Forward::head(const Matrix & output, int32_t first, int32_t count) {
+void Forward::head(const Matrix & output, int32_t first, int32_t count, bool picks) {
     n_head_columns_ = output.n;
     ld_logits_ = static_cast<int64_t>(output.panels()) * kernels::kColumns;
     const std::size_t needed = static_cast<std::size_t>(ld_logits_) * static_cast<std::size_t>(count);
@@ -281,8 +316,39 @@ void Forward::head(const Matrix & output, int32_t first, int32_t count) {
     workers_.run([&](int32_t thread) {
         norm(x_.data(), weights_.output_norm, first, count, output.quantized(), thread);
         workers_.barrier();
-        gemm(output, a_, share(output.panels(), thread), logits_.data(), ld_logits_, nullptr, false);
+        const Share panels = share(output.panels(), thread);
+        gemm(output, a_, panels, logits_.data(), ld_logits_, nullptr, false);
+        if (!picks) {
+            return;
+        }
+        const int32_t begin = std::min(panels.begin * kernels::kColumns, output.n);
+        const int32_t end = std::min(panels.end * kernels::kColumns, output.n);
+        for (int32_t r = 0; r < count && begin < end; ++r) { // while they are in this thread's cache
+            const auto mine = static_cast<std::size_t>(begin);
+            const int32_t best = argmax(logits(r).subspan(mine, static_cast<std::size_t>(end - begin)));
+            scratch_[static_cast<std::size_t>(thread)].best[static_cast<std::size_t>(r)] = best < 0 ? -1 : best + begin;
+        }
     });
+}
+
+int32_t Forward::pick(int32_t i) {
+    const std::span<const float> row = logits(i);
+    int32_t best = -1;
+    for (int32_t thread = 0; thread < workers_.size();
+         ++thread) { // their columns ascend: a tie stays with the lower one
+        const Share panels = share((n_head_columns_ + kernels::kColumns - 1) / kernels::kColumns, thread);
+        if (panels.begin >= panels.end) {
+            continue;
+        }
+        const int32_t id = scratch_[static_cast<std::size_t>(thread)].best[static_cast<std::size_t>(i)];
+        if (id < 0) {
+            return -1;
+        }
+        if (best < 0 || row[static_cast<std::size_t>(id)] > row[static_cast<std::size_t>(best)]) {
+            best = id;
+        }
+    }
+    return best;
 }
 
 std::span<float> Forward::logits(int32_t i) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/graph/conv_windows.h"
 #include "engine/graph/kv_cache.h"
 #include "engine/graph/weights.h"
 #include "engine/graph/workers.h"
@@ -15,6 +16,7 @@ namespace adaspark::graph {
 
 inline constexpr int32_t kMaxRows = 64;    // rows of one forward: what a row sees of them fits one word
 inline constexpr int32_t kAttendRows = 16; // rows whose attention is worked out together: bounds the partial results
+inline constexpr int32_t kUnit = kernels::kBlock / kernels::kColumns; // panels that fill one block of int8 activations
 inline constexpr int32_t kTailSlots =
     kernels::kChunk + kMaxRows; // slots of a row in chunks not wholly committed, at most
 
@@ -28,8 +30,8 @@ struct Rows {
 
 class Forward {
   public:
-    // Everything given must outlive this object. `n_slots`: slots of the cache.
-    Forward(const ModelSpec & spec, const Weights & weights, Workers & workers, KvCache & cache);
+    // Everything given must outlive this object. `windows`: null for a model without short convolutions.
+    Forward(const ModelSpec & spec, const Weights & weights, Workers & workers, KvCache & cache, ConvWindows * windows);
 
     // Input rows: the embeddings of `tokens`, or ready rows put into input() beforehand.
     void embed(const Matrix & embedding, std::span<const int32_t> tokens);
@@ -43,7 +45,9 @@ class Forward {
     void inject(const Rows & rows, const float * g);
 
     // Final norm and head of rows [first, first + count) of the last run: logits(0) is row `first`.
-    void head(const Matrix & output, int32_t first, int32_t count);
+    // `picks`: and the argmax of each, pick(i); -1 where a logit is not a number.
+    void head(const Matrix & output, int32_t first, int32_t count, bool picks);
+    int32_t pick(int32_t i);
     std::span<float> logits(int32_t i); // [columns of the head]
     const float * normed(int32_t i) const {
         return h_.data() + static_cast<std::ptrdiff_t>(i) * spec_.n_embd;
@@ -55,19 +59,34 @@ class Forward {
     void norm_rows(float * x, int32_t rows, int32_t n, const float * weight);
 
   private:
-    struct Scratch { // of one thread
-        std::vector<float> attend;
-        std::vector<float> gate, up;
-        std::vector<const float *> q;
-        std::vector<float *> out;
-        std::vector<const int32_t *> slots;
-        std::vector<int32_t> n_slots;
-    };
     struct Int8Rows {
         std::vector<int8_t> q;
         std::vector<float> d, dsum;
         std::vector<int32_t> minus8, minus8_half;
-        kernels::Activations open(float * x, std::size_t width);
+        kernels::Activations open(float * x, std::size_t rows, std::size_t width);
+    };
+    // The rows of a routed block by the experts they use: pair p is a row and one of its experts, pairs of an expert
+    // lie together, its rows ascending.
+    struct Groups {
+        std::vector<int32_t> expert; // the experts that any row uses, ascending
+        std::vector<int32_t> begin;  // [expert.size() + 1] first pair of each
+        std::vector<int32_t> row;    // [pairs]
+        std::vector<int32_t> pair;   // [row][used] pair of a row's experts, in the order of their selection
+        std::vector<int32_t> count;  // [n_expert]
+    };
+    struct Scratch {                 // of one thread
+        int32_t best[kMaxRows] = {}; // of its columns of the head, by row
+        std::vector<float> attend;
+        std::vector<float> gate, up, c;
+        Groups groups;
+        std::vector<float> rows; // an expert's rows, gathered
+        Int8Rows int8_rows;
+        kernels::Activations gathered;
+        std::vector<const float *> experts; // [used] what a row's experts give
+        std::vector<const float *> q;
+        std::vector<float *> out;
+        std::vector<const int32_t *> slots;
+        std::vector<int32_t> n_slots;
     };
     struct Share {
         int32_t begin, end;
@@ -75,14 +94,23 @@ class Forward {
 
     void set_rows(int32_t rows);
     void prepare(const Rows & rows);
-    void block(const BlockWeights & w, int32_t layer, int32_t thread);
+    void block(const BlockWeights & w, int32_t thread);
     void norm(const float * x, const float * weight, int32_t first, int32_t rows, bool quantize, int32_t thread);
     void project(const BlockWeights & w, int32_t thread);
-    void rotate_and_store(const BlockWeights & w, int32_t layer, int32_t thread, bool keys_only);
+    void rotate_and_store(const BlockWeights & w, int32_t thread, bool keys_only);
     void rotate(const float * x, const float * norm, int32_t row, float scale, float * out) const;
-    void attend(int32_t layer, int32_t thread);
+    void attention(const BlockWeights & w, int32_t thread);
+    void attend(const BlockWeights & w, int32_t thread);
     void attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_t row_end, Scratch & s);
+    void short_convolution(const BlockWeights & w, int32_t thread);
     void feed_forward(const BlockWeights & w, int32_t thread);
+    void inner_unit(const Matrix & gate, const Matrix & up, const kernels::Activations & in, int32_t rows, int32_t unit,
+                    bool quantize, const kernels::Activations & out, int32_t width, Scratch & s) const;
+    void routed(const BlockWeights & w, int32_t thread);
+    void select(const BlockWeights & w, int32_t row);
+    void group(Groups & groups) const;
+    kernels::Activations rows_of(const Groups & groups, std::size_t i, const BlockWeights & w, Scratch & s) const;
+    kernels::Activations inner_of(const Groups & groups, std::size_t i) const;
     void gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo,
               const float * bias, bool add) const;
     Share share(int32_t n, int32_t thread) const;
@@ -91,16 +119,21 @@ class Forward {
     const Weights & weights_;
     Workers & workers_;
     KvCache & cache_;
+    ConvWindows * windows_;
     const kernels::Kernels & kernels_;
 
     int32_t rows_ = 0;
     const Rows * in_ = nullptr;
-    std::vector<float> x_;     // residual stream
-    std::vector<float> h_;     // normed rows, then attention's output: what the next product multiplies
-    std::vector<float> qkv_;   // queries, keys and values of each row
-    std::vector<float> query_; // rotated and scaled
-    std::vector<float> act_;   // the feed-forward's inner rows
-    std::vector<float> turn_;  // [row][head_dim / 2][cosine, sine]
+    std::vector<float> x_;          // residual stream
+    std::vector<float> h_;          // normed rows, then attention's output: what the next product multiplies
+    std::vector<float> qkv_;        // queries, keys and values of each row
+    std::vector<float> query_;      // rotated and scaled
+    std::vector<float> act_;        // the feed-forward's inner rows, or the short convolution's output
+    std::vector<float> router_;     // [row][experts, rounded up to kColumns] logits, then how likely each expert is
+    std::vector<int32_t> experts_;  // [row][used] selected
+    std::vector<float> shares_;     // [row][used]
+    std::vector<float> expert_out_; // [pair][n_embd]
+    std::vector<float> turn_;       // [row][head_dim / 2][cosine, sine]
     std::vector<float> partials_;
     std::vector<float> logits_;
     std::vector<std::vector<float>> taps_;

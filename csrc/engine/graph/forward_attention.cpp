@@ -46,7 +46,7 @@ void Forward::attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_
         return;
     }
     kernels::Attend t;
-    t.half = cache_.half();
+    t.cache = cache_.type();
     t.k = cache_.keys(layer, head);
     t.v = cache_.values(layer, head);
     t.head_dim = dim;
@@ -70,16 +70,15 @@ void Forward::attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_
     kernels_.attend(t);
 }
 
-void Forward::attend(int32_t layer, int32_t thread) {
+void Forward::attend(const BlockWeights & w, int32_t thread) {
     const int32_t dim = spec_.head_dim;
     const int32_t threads = workers_.size();
     const int32_t unit = std::lcm(dim, kernels::kBlock) / dim; // heads that fill whole blocks of int8 activations
     const std::int64_t stride = dim + 8;
-    const BlockWeights & w = weights_.blocks[static_cast<std::size_t>(layer)];
     for (int32_t begin = 0; begin < rows_; begin += kAttendRows) {
         const int32_t end = std::min(rows_, begin + kAttendRows);
         for (int32_t item = thread; item < spec_.n_head_kv * chunks_; item += threads) {
-            attend_item(layer, item, begin, end, scratch_[static_cast<std::size_t>(thread)]);
+            attend_item(w.state, item, begin, end, scratch_[static_cast<std::size_t>(thread)]);
         }
         workers_.barrier();
         const int32_t units = spec_.n_head / unit;

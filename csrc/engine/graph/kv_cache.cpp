@@ -10,12 +10,12 @@ namespace adaspark::graph {
 
 void KvCache::Free::operator()(uint8_t * p) const { std::free(p); }
 
-KvCache::KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots, bool half, const std::string & owner,
-                 const char * flag)
+KvCache::KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots, kernels::Cache type,
+                 const std::string & owner, const char * flag)
     : layers_(layers), heads_(heads), head_dim_(head_dim),
-      slots_((slots + kernels::kSlots - 1) / kernels::kSlots * kernels::kSlots), half_(half),
-      value_bytes_(half ? 2 : 4),
-      plane_bytes_(static_cast<std::size_t>(slots_) * static_cast<std::size_t>(head_dim) * value_bytes_) {
+      slots_((slots + kernels::kSlots - 1) / kernels::kSlots * kernels::kSlots), type_(type),
+      group_bytes_(kernels::group_bytes(type, head_dim)),
+      plane_bytes_(static_cast<std::size_t>(slots_ / kernels::kSlots) * group_bytes_) {
     const std::size_t bytes = plane(layers_, 0, 0);
     const std::size_t available = memory_available();
     if (available == 0 || bytes < available) {
@@ -31,41 +31,46 @@ KvCache::KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots,
 }
 
 void KvCache::compact(int32_t first, std::span<const int32_t> from) {
-    const auto dim = static_cast<std::size_t>(head_dim_);
     constexpr std::size_t kSlots = kernels::kSlots;
-    const std::size_t group = dim * kSlots * value_bytes_;
+    const auto dim = static_cast<std::size_t>(head_dim_);
+    const std::size_t size = kernels::number_bytes(type_);
+    const std::size_t front = kernels::scales_bytes(type_, head_dim_);
+    const std::size_t blocks = front / kSlots / 2; // scales of a slot
     for (std::size_t i = 0; i < from.size(); ++i) {
-        const int32_t a = from[i];
-        const int32_t b = first + static_cast<int32_t>(i);
+        const auto a = static_cast<std::size_t>(from[i]);
+        const auto b = static_cast<std::size_t>(first) + i;
         if (a == b) {
             continue;
         }
+        // `count` times `bytes`, `step` apart; those of the next slot follow after `apart`
+        const auto move = [&](void * plane, std::size_t begin, std::size_t apart, std::size_t count, std::size_t step,
+                              std::size_t bytes) {
+            auto * p = static_cast<uint8_t *>(plane) + begin;
+            const uint8_t * source = p + a / kSlots * group_bytes_ + a % kSlots * apart;
+            uint8_t * target = p + b / kSlots * group_bytes_ + b % kSlots * apart;
+            for (std::size_t j = 0; j < count; ++j) {
+                std::memcpy(target + j * step, source + j * step, bytes);
+            }
+        };
         for (int32_t layer = 0; layer < layers_; ++layer) {
             for (int32_t head = 0; head < heads_; ++head) {
-                auto * k = static_cast<uint8_t *>(keys(layer, head));
-                uint8_t * source = k + static_cast<std::size_t>(a) / kSlots * group +
-                                   static_cast<std::size_t>(a) % kSlots * value_bytes_;
-                uint8_t * target = k + static_cast<std::size_t>(b) / kSlots * group +
-                                   static_cast<std::size_t>(b) % kSlots * value_bytes_;
-                for (std::size_t d = 0; d < dim; ++d) {
-                    std::memcpy(target + d * kSlots * value_bytes_, source + d * kSlots * value_bytes_, value_bytes_);
-                }
-                auto * v = static_cast<uint8_t *>(values(layer, head));
-                std::memcpy(v + static_cast<std::size_t>(b) * dim * value_bytes_,
-                            v + static_cast<std::size_t>(a) * dim * value_bytes_, dim * value_bytes_);
+                move(keys(layer, head), front, size, dim, kSlots * size, size);
+                move(values(layer, head), front, dim * size, 1, 0, dim * size);
+                move(keys(layer, head), 0, 2, blocks, kSlots * 2, 2);
+                move(values(layer, head), 0, blocks * 2, 1, 0, blocks * 2);
             }
         }
     }
 }
 
 void KvCache::shift(int32_t count, int32_t used) {
-    const std::size_t slot = static_cast<std::size_t>(head_dim_) * value_bytes_; // bytes; groups move whole
-    const std::size_t kept =
-        static_cast<std::size_t>((used + kernels::kSlots - 1) / kernels::kSlots * kernels::kSlots - count) * slot;
+    const auto groups = [&](int32_t slots) {
+        return static_cast<std::size_t>((slots + kernels::kSlots - 1) / kernels::kSlots) * group_bytes_;
+    };
     for (int32_t layer = 0; layer < layers_; ++layer) {
         for (int32_t head = 0; head < heads_; ++head) {
             for (void * plane : {keys(layer, head), values(layer, head)}) {
-                std::memmove(plane, static_cast<uint8_t *>(plane) + static_cast<std::size_t>(count) * slot, kept);
+                std::memmove(plane, static_cast<uint8_t *>(plane) + groups(count), groups(used - count));
             }
         }
     }

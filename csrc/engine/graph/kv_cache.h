@@ -14,15 +14,14 @@ namespace adaspark::graph {
 class KvCache {
   public:
     // `slots` positions for each of `layers` x `heads`. Throws OutOfMemoryError naming `flag` as the remedy.
-    KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots, bool half, const std::string & owner,
-            const char * flag);
+    KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots, kernels::Cache type,
+            const std::string & owner, const char * flag);
 
-    bool half() const { return half_; }
+    kernels::Cache type() const { return type_; }
     int32_t slots() const { return slots_; }
     void * keys(int32_t layer, int32_t head) const { return data_.get() + plane(layer, head, 0); }
     const void * key_slot(int32_t layer, int32_t head, int32_t slot) const { // first of a group of slots
-        return data_.get() + plane(layer, head, 0) +
-               static_cast<std::size_t>(slot) * static_cast<std::size_t>(head_dim_) * value_bytes_;
+        return data_.get() + plane(layer, head, 0) + static_cast<std::size_t>(slot / kernels::kSlots) * group_bytes_;
     }
     void * values(int32_t layer, int32_t head) const { return data_.get() + plane(layer, head, 1); }
 
@@ -44,8 +43,8 @@ class KvCache {
     int32_t heads_;
     int32_t head_dim_;
     int32_t slots_;
-    bool half_;
-    std::size_t value_bytes_; // of one number
+    kernels::Cache type_;
+    std::size_t group_bytes_; // of 16 slots
     std::size_t plane_bytes_; // keys (or values) of one head in one layer
     struct Free {
         void operator()(uint8_t * p) const;

@@ -14,6 +14,10 @@ namespace adaspark::graph {
 
 namespace {
 
+// llama.cpp's numbers for what makes shares of a router's logits.
+constexpr int32_t kSoftmax = 1;
+constexpr int32_t kSigmoid = 2;
+
 struct Unsupported : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -25,13 +29,15 @@ class Reader {
 
     void read() {
         drafter_ = arch_ == "dflash";
-        routed_ = arch_ == "qwen3moe" && executor_ == Executor::ggml;
-        if (arch_ != "llama" && arch_ != "qwen2" && arch_ != "qwen3" && !routed_ && !drafter_) {
+        hybrid_ = executor_ == Executor::own && (arch_ == "lfm2" || arch_ == "lfm2moe");
+        routed_ = arch_ == "qwen3moe" || (hybrid_ && arch_ == "lfm2moe");
+        if (arch_ != "llama" && arch_ != "qwen2" && arch_ != "qwen3" && !routed_ && !hybrid_ && !drafter_) {
             throw Unsupported("architecture '" + arch_ + "'");
         }
         out_.path = file_.path();
         out_.architecture = arch_;
         read_shape();
+        read_experts();
         read_rope();
         refuse_unknown_keys();
         read_tensors();
@@ -46,9 +52,9 @@ class Reader {
   private:
     std::string key(const char * suffix) const { return arch_ + "." + suffix; }
 
-    int32_t number(const char * suffix, int64_t fallback) const {
+    int32_t number(const char * suffix, int64_t fallback, int64_t least = 1) const {
         const int64_t value = file_.has(key(suffix)) ? scalar(suffix) : fallback;
-        if (value < 1 || value > (1 << 24)) {
+        if (value < least || value > (1 << 24)) {
             throw Unsupported(key(suffix) + " = " + std::to_string(value));
         }
         return static_cast<int32_t>(value);
@@ -81,16 +87,9 @@ class Reader {
         out_.n_layer = number("block_count", 0);
         out_.n_embd = number("embedding_length", 0);
         out_.n_head = number("attention.head_count", 0);
-        out_.n_head_kv = number("attention.head_count_kv", out_.n_head);
+        read_kinds();
         out_.head_dim = number("attention.key_length", out_.n_embd / out_.n_head);
-        out_.n_ff = number(routed_ ? "expert_feed_forward_length" : "feed_forward_length", 0);
-        if (routed_) {
-            out_.n_expert = number("expert_count", 0);
-            out_.n_expert_used = number("expert_used_count", 0);
-            if (out_.n_expert_used > out_.n_expert) {
-                throw Unsupported(key("expert_used_count") + " is more than " + key("expert_count"));
-            }
-        }
+        out_.n_ff = number(arch_ == "qwen3moe" ? "expert_feed_forward_length" : "feed_forward_length", 0);
         out_.n_ctx_train = number("context_length", 0);
         out_.eps = real("attention.layer_norm_rms_epsilon", 0.0F);
         if (number("attention.value_length", out_.head_dim) != out_.head_dim) {
@@ -99,9 +98,62 @@ class Reader {
         const int32_t unit = executor_ == Executor::own ? 32 : 1;
         const int32_t head_unit = executor_ == Executor::own ? kernels::kSlots : 8;
         if (out_.n_head % out_.n_head_kv != 0 || out_.head_dim % head_unit != 0 || out_.head_dim > 512 ||
-            out_.n_embd % unit != 0 || out_.n_ff % unit != 0 || out_.q_width() % unit != 0 || out_.n_layer > 4096 ||
-            !(out_.eps > 0.0F)) {
+            out_.n_embd % unit != 0 || out_.n_ff % unit != 0 || out_.q_width() % unit != 0 || !(out_.eps > 0.0F)) {
             throw Unsupported("widths that are not multiples of 32 (heads: of 16)");
+        }
+    }
+
+    // Which blocks have attention: in a hybrid file those whose number of key heads is not 0.
+    void read_kinds() {
+        if (out_.n_layer > 4096) {
+            throw Unsupported("more than 4096 blocks");
+        }
+        conv_.assign(static_cast<std::size_t>(out_.n_layer), false);
+        const std::string name = key("attention.head_count_kv");
+        const int64_t id = gguf_find_key(file_.context(), name.c_str());
+        if (!hybrid_ || id < 0 || gguf_get_kv_type(file_.context(), id) != GGUF_TYPE_ARRAY) {
+            out_.n_head_kv = number("attention.head_count_kv", out_.n_head);
+        } else {
+            const std::vector<int64_t> heads = file_.integers(name).value();
+            const int64_t most = heads.empty() ? 0 : *std::max_element(heads.begin(), heads.end());
+            if (heads.size() != conv_.size() || most < 1 || most > out_.n_head ||
+                std::any_of(heads.begin(), heads.end(), [&](int64_t n) { return n != 0 && n != most; })) {
+                throw Unsupported(name + " is not 0 or one number in every block");
+            }
+            std::transform(heads.begin(), heads.end(), conv_.begin(), [](int64_t n) { return n == 0; });
+            out_.n_head_kv = static_cast<int32_t>(most);
+        }
+        out_.n_conv = static_cast<int32_t>(std::count(conv_.begin(), conv_.end(), true));
+        out_.n_attention = out_.n_layer - out_.n_conv;
+        out_.conv_taps = out_.n_conv > 0 ? number("shortconv.l_cache", 0, 2) : 0;
+        if (out_.conv_taps > kMaxTaps) {
+            throw Unsupported(key("shortconv.l_cache") + " = " + std::to_string(out_.conv_taps));
+        }
+    }
+
+    void read_experts() {
+        if (!routed_) {
+            return;
+        }
+        out_.n_expert = number("expert_count", 0);
+        out_.n_expert_used = number("expert_used_count", 0);
+        out_.n_ff_expert = number("expert_feed_forward_length", 0);
+        dense_blocks_ = hybrid_ ? number("leading_dense_block_count", 0, 0) : 0;
+        if (out_.n_expert_used > out_.n_expert) {
+            throw Unsupported(key("expert_used_count") + " is more than " + key("expert_count"));
+        }
+        if (out_.n_expert > 4096 || (executor_ == Executor::own && out_.n_ff_expert % 32 != 0)) {
+            throw Unsupported(std::to_string(out_.n_expert) + " experts with a width of " +
+                              std::to_string(out_.n_ff_expert));
+        }
+        const int32_t gating = number("expert_gating_func", hybrid_ ? 0 : kSoftmax, 0);
+        if (gating != kSoftmax && (gating != kSigmoid || !hybrid_)) {
+            throw Unsupported(key("expert_gating_func") + " = " + std::to_string(gating));
+        }
+        out_.router_sigmoid = gating == kSigmoid;
+        const float scale = real("expert_weights_scale", 1.0F);
+        if (!file_.boolean(key("expert_weights_norm")).value_or(true) || (scale != 1.0F && scale != 0.0F)) {
+            throw Unsupported("experts whose shares are scaled or do not sum to 1");
         }
     }
 
@@ -143,9 +195,7 @@ class Reader {
                                     "hyper_connection.count",
                                     "pooling_type",
                                     "attention.clamp_kqv",
-                                    "expert_weights_scale",
-                                    "expert_weights_norm",
-                                    "expert_gating_func",
+                                    "swiglu_clamp_exp",
                                     "expert_shared_count",
                                     "expert_group_count"}) {
             const std::string name = key(suffix);
@@ -172,7 +222,8 @@ class Reader {
             return {};
         }
         const std::vector<int64_t> shape = file_.tensor_shape(name);
-        if (shape[0] != k || (n > 0 && shape[1] != n) || shape[2] != experts || shape[3] != 1) {
+        if (shape[0] != k || (n > 0 && shape[1] != n) || shape[2] != experts || shape[3] != 1 ||
+            shape[1] * experts > INT32_MAX) {
             throw Unsupported("the shape of '" + name + "'");
         }
         used_.insert(name);
@@ -220,7 +271,7 @@ class Reader {
     void read_tensors() {
         const int64_t d = out_.n_embd;
         out_.embedding = matrix("token_embd.weight", d, 0, !drafter_);
-        out_.output_norm = vector("output_norm.weight", d);
+        out_.output_norm = vector(hybrid_ ? "token_embd_norm.weight" : "output_norm.weight", d);
         out_.output = matrix("output.weight", d, 0, false);
         out_.rope_factors = vector("rope_freqs.weight", out_.head_dim / 2, false);
         const TensorRef & head = out_.output ? out_.output : out_.embedding;
@@ -232,33 +283,56 @@ class Reader {
         }
         for (int32_t i = 0; i < out_.n_layer; ++i) {
             const std::string p = "blk." + std::to_string(i) + ".";
-            const bool head_norm = arch_ == "qwen3" || routed_ || drafter_;
             BlockSpec b;
             b.attn_norm = vector(p + "attn_norm.weight", d);
-            b.wq = matrix(p + "attn_q.weight", d, out_.q_width());
-            b.wk = matrix(p + "attn_k.weight", d, out_.kv_width());
-            b.wv = matrix(p + "attn_v.weight", d, out_.kv_width());
-            b.wo = matrix(p + "attn_output.weight", out_.q_width(), d);
-            if (!drafter_) {
-                b.bq = vector(p + "attn_q.bias", out_.q_width(), arch_ == "qwen2");
-                b.bk = vector(p + "attn_k.bias", out_.kv_width(), arch_ == "qwen2");
-                b.bv = vector(p + "attn_v.bias", out_.kv_width(), arch_ == "qwen2");
+            if (conv_[static_cast<std::size_t>(i)]) {
+                read_conv(p, b);
+            } else {
+                read_attention(p, b);
             }
-            if (head_norm) {
-                b.q_norm = vector(p + "attn_q_norm.weight", out_.head_dim);
-                b.k_norm = vector(p + "attn_k_norm.weight", out_.head_dim);
-            }
+            const bool routed = routed_ && i >= dense_blocks_;
+            const std::string s = routed ? "_exps.weight" : ".weight";
+            const int64_t experts = routed ? out_.n_expert : 1;
+            const int64_t n_ff = routed ? out_.n_ff_expert : out_.n_ff;
             b.ffn_norm = vector(p + "ffn_norm.weight", d);
-            const std::string s = routed_ ? "_exps.weight" : ".weight";
-            const int64_t experts = routed_ ? out_.n_expert : 1;
-            b.gate = matrix(p + "ffn_gate" + s, d, out_.n_ff, true, experts);
-            b.up = matrix(p + "ffn_up" + s, d, out_.n_ff, true, experts);
-            b.down = matrix(p + "ffn_down" + s, out_.n_ff, d, true, experts);
-            if (routed_) {
+            b.gate = matrix(p + "ffn_gate" + s, d, n_ff, true, experts);
+            b.up = matrix(p + "ffn_up" + s, d, n_ff, true, experts);
+            b.down = matrix(p + "ffn_down" + s, n_ff, d, true, experts);
+            if (routed) {
                 b.router = matrix(p + "ffn_gate_inp.weight", d, out_.n_expert);
+                b.router_bias = hybrid_ ? vector(p + "exp_probs_b.bias", out_.n_expert) : TensorRef{};
             }
             out_.blocks.push_back(std::move(b));
         }
+    }
+
+    void read_attention(const std::string & p, BlockSpec & b) {
+        const int64_t d = out_.n_embd;
+        b.state = attention_seen_++;
+        b.wq = matrix(p + "attn_q.weight", d, out_.q_width());
+        b.wk = matrix(p + "attn_k.weight", d, out_.kv_width());
+        b.wv = matrix(p + "attn_v.weight", d, out_.kv_width());
+        b.wo = matrix(p + "attn_output.weight", out_.q_width(), d);
+        if (!drafter_) {
+            b.bq = vector(p + "attn_q.bias", out_.q_width(), arch_ == "qwen2");
+            b.bk = vector(p + "attn_k.bias", out_.kv_width(), arch_ == "qwen2");
+            b.bv = vector(p + "attn_v.bias", out_.kv_width(), arch_ == "qwen2");
+        }
+        if (arch_ != "llama" && arch_ != "qwen2") {
+            b.q_norm = vector(p + "attn_q_norm.weight", out_.head_dim);
+            b.k_norm = vector(p + "attn_k_norm.weight", out_.head_dim);
+        }
+    }
+
+    void read_conv(const std::string & p, BlockSpec & b) {
+        const int64_t d = out_.n_embd;
+        b.state = conv_seen_++;
+        b.conv = tensor(p + "shortconv.conv.weight", out_.conv_taps, d, true);
+        if (b.conv.type != GGML_TYPE_F32) {
+            throw Unsupported("'" + b.conv.name + "' is not F32");
+        }
+        b.conv_in = matrix(p + "shortconv.in_proj.weight", d, 3 * d);
+        b.conv_out = matrix(p + "shortconv.out_proj.weight", d, d);
     }
 
     void read_draft() {
@@ -295,6 +369,11 @@ class Reader {
     Executor executor_;
     std::string arch_;
     bool drafter_ = false;
+    bool hybrid_ = false;      // attention and short convolutions
+    std::vector<bool> conv_;   // per block: a short convolution
+    int32_t dense_blocks_ = 0; // blocks before the first routed one
+    int32_t attention_seen_ = 0;
+    int32_t conv_seen_ = 0;
     bool routed_ = false;
     std::set<std::string> used_;
 };

@@ -1,10 +1,11 @@
 // What a model file describes, as the graph needs it: shapes, constants and where each tensor's bytes lie. Read from
 // the GGUF alone; both executors (our kernels, ggml's stock operations) run exactly this.
 //
-// One block: x += wo * attention(rope(norm(x) * wq), rope(norm(x) * wk), norm(x) * wv);
+// One block: x += wo * attention(rope(norm(x) * wq), rope(norm(x) * wk), norm(x) * wv), or
+//            x += conv_out * (c * convolution(b * u)) with b, c, u = conv_in * norm(x): a short convolution; then
 //            x += down * (silu(gate * norm(x)) * (up * norm(x))).
-// A routed block has many small feed-forwards; a row uses the best few by softmax(router * norm(x)), their shares
-// summing to 1.
+// A routed block has many small feed-forwards; a row uses the best few by softmax or sigmoid(router * norm(x)), their
+// shares summing to 1.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,11 @@ namespace adaspark::graph {
 
 // What runs the graph; it decides which files are understood.
 enum class Executor {
-    own, // our kernels: dense models in the formats they multiply
-    ggml // ggml's operations: routed models too, and any format (whether the device multiplies it is asked later)
+    own, // our kernels: the formats they multiply
+    ggml // ggml's operations: no short convolutions, but any format (whether the device multiplies it is asked later)
 };
+
+inline constexpr int32_t kMaxTaps = 16; // inputs of a short convolution, at most
 
 // A tensor of the file: n columns of k inputs (a vector has n = 1), for each of `experts`.
 struct TensorRef {
@@ -37,10 +40,13 @@ struct TensorRef {
 
 struct BlockSpec {
     TensorRef attn_norm, wq, wk, wv, wo;
-    TensorRef bq, bk, bv;     // optional biases
-    TensorRef q_norm, k_norm; // optional norms over each head
+    TensorRef bq, bk, bv;              // optional biases
+    TensorRef q_norm, k_norm;          // optional norms over each head
+    TensorRef conv, conv_in, conv_out; // a short convolution instead of attention
+    int32_t state = 0; // number of this block among those with attention, or among those with a short convolution
     TensorRef ffn_norm, gate, up, down;
-    TensorRef router; // routed blocks: `gate`, `up` and `down` hold all experts
+    TensorRef router;      // routed blocks: `gate`, `up` and `down` hold all experts
+    TensorRef router_bias; // optional, added for the selection and not for the shares
 };
 
 // A DSpark drafter's parts (architecture `dflash`); see drafter_check.cpp for the keys.
@@ -59,10 +65,15 @@ struct ModelSpec {
     int32_t n_head = 0;
     int32_t n_head_kv = 0;
     int32_t head_dim = 0;
-    int32_t n_ff = 0;     // of one expert in a routed model
-    int32_t n_expert = 0; // 0 = dense
+    int32_t n_ff = 0;     // of dense blocks
+    int32_t n_expert = 0; // 0 = no routed blocks
     int32_t n_expert_used = 0;
-    int32_t n_vocab = 0; // rows of the head
+    int32_t n_ff_expert = 0;     // of one expert
+    bool router_sigmoid = false; // else softmax
+    int32_t n_attention = 0;     // blocks with attention
+    int32_t n_conv = 0;          // blocks with a short convolution
+    int32_t conv_taps = 0;       // inputs of a short convolution, the row's own included
+    int32_t n_vocab = 0;         // rows of the head
     int32_t n_ctx_train = 0;
     float eps = 0.0F;
     float rope_base = 10000.0F;

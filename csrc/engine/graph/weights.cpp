@@ -49,11 +49,6 @@ kernels::Format format_of(int32_t type) {
     }
 }
 
-std::size_t packed_bytes(const TensorRef & t) {
-    return static_cast<std::size_t>(kernels::panels(static_cast<int32_t>(t.n))) *
-           kernels::panel_bytes(format_of(t.type), static_cast<int32_t>(t.k));
-}
-
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
 } // namespace
@@ -97,14 +92,32 @@ struct Weights::Loader {
         return reinterpret_cast<const float *>(p);
     }
 
+    // [n][k] in the file, [k][n] in memory.
+    const float * transposed(const TensorRef & t) {
+        if (!t) {
+            return nullptr;
+        }
+        const auto k = static_cast<std::size_t>(t.k);
+        const auto n = static_cast<std::size_t>(t.n);
+        auto * p = reinterpret_cast<float *>(take(k * n * sizeof(float)));
+        if (!counting) {
+            std::vector<float> values(k * n);
+            read(t.offset, values.data(), values.size() * sizeof(float), t.name);
+            for (std::size_t i = 0; i < values.size(); ++i) {
+                p[i % k * n + i / k] = values[i];
+            }
+        }
+        return p;
+    }
+
     Matrix matrix(const TensorRef & t) {
         if (!t) {
             return {};
         }
         const kernels::Format format = format_of(t.type);
         const auto k = static_cast<int32_t>(t.k);
-        const auto n = static_cast<int32_t>(t.n);
-        uint8_t * p = take(packed_bytes(t));
+        const auto n = static_cast<int32_t>(t.n * t.experts); // a routed block's widths are whole panels
+        uint8_t * p = take(static_cast<std::size_t>(kernels::panels(n)) * kernels::panel_bytes(format, k));
         constexpr int32_t kAtOnce = 64 * kernels::kColumns; // columns read in one go
         const std::size_t column = kernels::column_bytes(format, k);
         for (int32_t c = 0; c < n && !counting; c += kAtOnce) {
@@ -142,7 +155,13 @@ struct Weights::Loader {
             w.bv = vector(b.bv);
             w.q_norm = vector(b.q_norm);
             w.k_norm = vector(b.k_norm);
+            w.conv = transposed(b.conv);
+            w.conv_in = matrix(b.conv_in);
+            w.conv_out = matrix(b.conv_out);
+            w.state = b.state;
             w.ffn_norm = vector(b.ffn_norm);
+            w.router = matrix(b.router);
+            w.router_bias = vector(b.router_bias);
             w.gate = matrix(b.gate);
             w.up = matrix(b.up);
             w.down = matrix(b.down);

@@ -21,6 +21,13 @@ struct Matrix {
     int32_t panels() const { return kernels::panels(n); }
     bool quantized() const { return kernels::is_quantized(format); }
     explicit operator bool() const { return n > 0; }
+
+    // Matrix `i` of `count` that lie behind one another as columns of this one.
+    Matrix part(int32_t i, int32_t count) const {
+        const std::size_t bytes =
+            static_cast<std::size_t>(kernels::panels(n / count)) * kernels::panel_bytes(format, k);
+        return {format, k, n / count, data + static_cast<std::size_t>(i) * bytes};
+    }
 };
 
 struct BlockWeights {
@@ -28,8 +35,13 @@ struct BlockWeights {
     Matrix wq, wk, wv, wo;
     const float *bq = nullptr, *bk = nullptr, *bv = nullptr;
     const float *q_norm = nullptr, *k_norm = nullptr;
+    const float * conv = nullptr; // [tap][n_embd], the oldest input first; null = attention
+    Matrix conv_in, conv_out;
+    int32_t state = 0; // which of the cache's layers or of the convolution windows is this block's
     const float * ffn_norm = nullptr;
-    Matrix gate, up, down;
+    Matrix gate, up, down; // of a routed block: all experts (Matrix::part)
+    Matrix router;         // none = a dense block
+    const float * router_bias = nullptr;
 };
 
 struct DraftWeights {
