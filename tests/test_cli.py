@@ -499,8 +499,9 @@ def test_the_default_pair(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     run = cli("models", "fetch", "--json")
     assert run.code == 0
     assert run.json["models"][0]["present"]
-    plain = cli("--arm", "plain", "-n", "48", "--json", "Why is the sky blue?").json
-    chain = cli("-n", "48", "--json", "Why is the sky blue?").json
+    asked = ("-n", "48", "--store", "none", "--json", "Why is the sky blue?")  # the user's own store stays as it is
+    plain = cli("--arm", "plain", *asked).json
+    chain = cli("--arm", "chain:3", *asked).json
     assert plain["completion_tokens"] == chain["completion_tokens"] == 48
     assert chain["speculation"]["accepted"] > 0
     assert chain["text"][:20] == plain["text"][:20]
