@@ -122,7 +122,7 @@ class Target:
     @property
     def kernels_reason(self) -> str: ...  # why "auto" took llama.cpp; "" where it did not
     @property
-    def supports_tree(self) -> bool: ...  # False for recurrent / hybrid targets: chains only
+    def supports_tree(self) -> bool: ...  # False for recurrent / hybrid targets on llama.cpp: chains only
     @property
     def max_chain(self) -> int: ...  # drafts a chain may hold; 0 where nothing can be rolled back: plain decoding only
     @property

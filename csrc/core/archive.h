@@ -2,6 +2,7 @@
 // a(field) for each. Values are raw little-endian bytes, so a restored learner is bit for bit the saved one.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -70,6 +71,31 @@ class Reader {
     }
 
     std::span<const uint8_t> in_;
+    bool ok_ = true;
+};
+
+// Changes nothing and remembers whether every floating-point field is a finite number.
+class FiniteCheck {
+  public:
+    static constexpr bool reading = false;
+
+    template <class... T> void operator()(T &... values) { (look(values), ...); }
+
+    bool ok() const { return ok_; }
+
+  private:
+    template <class T> void look(T & value) {
+        if constexpr (std::is_floating_point_v<T>) {
+            ok_ = ok_ && std::isfinite(value);
+        } else if constexpr (std::is_array_v<T>) {
+            for (auto & element : value) {
+                look(element);
+            }
+        } else if constexpr (!std::is_arithmetic_v<T> && !std::is_enum_v<T>) {
+            value.fields(*this);
+        }
+    }
+
     bool ok_ = true;
 };
 

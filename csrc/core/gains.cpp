@@ -9,8 +9,11 @@ namespace adaspark::core {
 namespace {
 constexpr double kKeep = 255.0 / 256.0; // per observation
 constexpr double kRidge = 0.02;         // of each regressor's sum of squares
-constexpr double kRidgeFloor = 0.05;    // keeps an empty fit at exactly 1
-constexpr double kNegligible = 1e-3;    // tokens
+// In squared tokens, about what a dozen narrow rounds bring. An empty fit is exactly 1, and the first rounds of an
+// empty store, at two rows, cannot move it far: one lucky token there would otherwise price every narrow width below
+// plain decoding, and nothing would ever be measured that could correct it.
+constexpr double kRidgeFloor = 2.0;
+constexpr double kNegligible = 1e-3; // tokens
 } // namespace
 
 void GainFit::observe(double predicted, double realised, double context) noexcept {

@@ -57,7 +57,9 @@ bool Scheduler::load(std::span<const uint8_t> bytes) {
     }
     auto learned = std::make_unique<Learned>(learned_);
     read(*learned);
-    if (!read.ok() || !read.at_end() || !learned->widths.consistent(config_.max_rows)) {
+    FiniteCheck finite;
+    finite(*learned);
+    if (!read.ok() || !read.at_end() || !finite.ok() || !learned->widths.consistent(config_.max_rows)) {
         return false;
     }
     learned_ = *learned;

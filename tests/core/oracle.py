@@ -147,7 +147,7 @@ class Gain:
                 b[i] += keep * row[i] * y
                 for j in range(2):
                     a[i][j] += keep * row[i] * row[j]
-        ridge = [0.02 * a[0][0] + 0.05, 0.02 * a[1][1] + 0.05]
+        ridge = [0.02 * a[0][0] + 2.0, 0.02 * a[1][1] + 2.0]
         b[0] += ridge[0]
         a[0][0] += ridge[0]
         a[1][1] += ridge[1]

@@ -3,9 +3,78 @@
 #include "engine/graph/forward.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace adaspark::graph {
+
+void Forward::attention(const BlockWeights & w, int32_t thread) {
+    norm(x_.data(), w.attn_norm, 0, rows_, w.wq.quantized() || w.wk.quantized() || w.wv.quantized(), thread);
+    workers_.barrier();
+    project(w, thread);
+    workers_.barrier();
+    rotate_and_store(w, thread, false);
+    workers_.barrier();
+    attend(w, thread); // ends with a barrier; its output is in h_, quantised where wo needs it
+    gemm(w.wo, a_, share(w.wo.panels(), thread), x_.data(), spec_.n_embd, nullptr, true);
+}
+
+// Queries, keys and values as one list of panels, so that every thread gets the same number.
+void Forward::project(const BlockWeights & w, int32_t thread) {
+    const int64_t ldo = spec_.q_width() + 2 * spec_.kv_width();
+    const int32_t nq = w.wq.panels();
+    const int32_t nk = w.wk.panels();
+    const Share mine = share(nq + 2 * nk, thread);
+    gemm(w.wq, a_, mine, qkv_.data(), ldo, w.bq, false);
+    gemm(w.wk, a_, {mine.begin - nq, mine.end - nq}, qkv_.data() + spec_.q_width(), ldo, w.bk, false);
+    gemm(w.wv, a_, {mine.begin - nq - nk, mine.end - nq - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo,
+         w.bv, false);
+}
+
+void Forward::rotate(const float * x, const float * norm, int32_t row, float scale, float * out) const {
+    const int32_t dim = spec_.head_dim;
+    const float * turn = turn_.data() + static_cast<std::ptrdiff_t>(row) * dim;
+    float normed[512];
+    if (norm != nullptr) {
+        kernels_.rms_norm(x, norm, dim, spec_.eps, normed);
+        x = normed;
+    }
+    const int32_t half = dim / 2;
+    for (int32_t i = 0; i < half; ++i) {
+        const int32_t a = spec_.rope_interleaved ? 2 * i : i;
+        const int32_t b = spec_.rope_interleaved ? 2 * i + 1 : i + half;
+        const float u = x[a];
+        const float v = x[b];
+        out[a] = (u * turn[2 * i] - v * turn[2 * i + 1]) * scale;
+        out[b] = (u * turn[2 * i + 1] + v * turn[2 * i]) * scale;
+    }
+}
+
+void Forward::rotate_and_store(const BlockWeights & w, int32_t thread, bool keys_only) {
+    const int32_t dim = spec_.head_dim;
+    const int32_t ldq = spec_.q_width() + 2 * spec_.kv_width();
+    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+    const int32_t queries = keys_only ? 0 : spec_.n_head;
+    const Share mine = share(queries + 2 * spec_.n_head_kv, thread); // whole heads
+    for (int32_t item = mine.begin; item < mine.end; ++item) {
+        for (int32_t r = 0; r < rows_; ++r) {
+            const int32_t slot = in_->committed + r;
+            const float * row = qkv_.data() + static_cast<std::ptrdiff_t>(r) * ldq;
+            if (item < queries) {
+                rotate(row + item * dim, w.q_norm, r, scale,
+                       query_.data() + static_cast<std::ptrdiff_t>(r) * spec_.q_width() + item * dim);
+            } else if (const int32_t head = item - queries; head < spec_.n_head_kv) {
+                float key[512];
+                rotate(row + spec_.q_width() + head * dim, w.k_norm, r, 1.0F, key);
+                kernels_.store_key(key, dim, cache_.type(), cache_.keys(w.state, head), slot);
+            } else {
+                const int32_t at = head - spec_.n_head_kv;
+                kernels_.store_value(row + spec_.q_width() + spec_.kv_width() + at * dim, dim, cache_.type(),
+                                     cache_.values(w.state, at), slot);
+            }
+        }
+    }
+}
 
 void Forward::attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_t row_end, Scratch & s) {
     const int32_t head = item % spec_.n_head_kv;
