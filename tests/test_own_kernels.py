@@ -3,6 +3,7 @@ equal to llama.cpp; on the CPU kernels equal bits at any width."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -339,6 +340,28 @@ DRAFTERS = {
     "reduced": tm.DrafterSpec(own_head=True, reduced=60),
     "own tables": tm.DrafterSpec(own_head=True, own_embedding=True, confidence=False),
 }
+
+
+@pytest.mark.parametrize("n_vocab", [1024, 2048, 2500])
+def test_candidates_come_from_every_part_of_a_large_vocabulary(
+    load_target: LoadTarget, load_drafter: LoadDrafter, n_vocab: int
+) -> None:
+    """ggml finds the best 8 in pieces of 1,024 columns; our kernels look at the whole row."""
+    cycle = tuple(np.random.default_rng(61).permutation(n_vocab)[:200].tolist())
+    large = dataclasses.replace(tm.DENSE, n_vocab=n_vocab, cycle=cycle)
+    blocks = []
+    for kernels in ("ggml", "own"):
+        target = load_target(large, kernels=kernels)
+        drafter = load_drafter(target, large, tm.DrafterSpec())
+        rng = np.random.default_rng(60)
+        target.prefill(rng.integers(0, n_vocab, 50).tolist())
+        blocks.append([drafter.draft(int(rng.integers(0, n_vocab)), drafter.n_draft)[:2] for _ in range(8)])
+    found = set()
+    for (ids, values), (expected_ids, expected_values) in zip(*blocks, strict=True):
+        np.testing.assert_array_equal(ids, expected_ids)
+        np.testing.assert_allclose(values, expected_values, atol=1e-3)
+        found |= set((ids // 1024).ravel().tolist())
+    assert found == set(range((n_vocab + 1023) // 1024))
 
 
 @both_executors
