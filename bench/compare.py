@@ -100,15 +100,15 @@ def report(names: list[str], baseline: str, replies: list[dict[str, Reply]], see
         pairs = [(row[name], row[baseline]) for row in replies]
         looped = sum(any(loop_period(r["tokens"]) for r in pair) for pair in pairs)
         short = sum(min(a["steps"], b["steps"]) < SHORTEST for a, b in pairs)
-        usable = [pair for pair in pairs if _usable(*pair)]
+        usable = [pair for pair in pairs if usable_pair(*pair)]
         different = sum(first_difference(a["tokens"], b["tokens"]) is not None for a, b in pairs)
         drafted = sum(a["drafted"] for a, _ in pairs)
         accepted = sum(a["accepted"] for a, _ in pairs)
         if not usable:
             rows.append([name, "-", "-", "-", "-", f"0 ({looped} looped, {short} short)", str(different)])
             continue
-        ratio = geometric_mean([_rate(a) / _rate(b) for a, b in usable], seed)
-        speed = spread([_rate(a) for a, _ in usable])
+        ratio = geometric_mean([rate(a) / rate(b) for a, b in usable], seed)
+        speed = spread([rate(a) for a, _ in usable])
         rows.append(
             [
                 name,
@@ -128,11 +128,11 @@ def report(names: list[str], baseline: str, replies: list[dict[str, Reply]], see
     )
 
 
-def _usable(*replies: Reply) -> bool:
+def usable_pair(*replies: Reply) -> bool:
     return all(r["steps"] >= SHORTEST and loop_period(r["tokens"]) is None for r in replies)
 
 
-def _rate(reply: Reply) -> float:
+def rate(reply: Reply) -> float:
     """Tokens a second."""
     return float(reply["steps"]) / float(reply["decode_ms"]) * 1e3
 

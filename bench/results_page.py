@@ -1,0 +1,145 @@
+"""Writes a page of tables from the raw results of a machine: what compare.py, verify_cost.py, perplexity.py,
+divergence.py and ``adaspark-run bench --json`` left in a folder, by the names those files have there.
+
+Nothing is measured here, and a file that is not there is left out of the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from compare import rate, usable_pair
+
+from adaspark.benchmark.stats import geometric_mean, spread
+
+COMPARISONS = {
+    "compare": "Open questions",
+    "compare_copy": "Texts to copy from",
+    "compare_llama_kernels": "Open questions, our arms on llama.cpp's kernels (`--kernels llama`)",
+}
+Record = dict[str, Any]
+
+
+def main() -> None:
+    args = _arguments()
+    source = f"`python bench/results_page.py {args.folder} {args.page}` from the raw results in that folder"
+    page = [
+        f"# Results: {args.title}",
+        f"Written by {source}; what the numbers mean is in [bench/README.md](../bench/README.md).",
+    ]
+    for name, title in COMPARISONS.items():
+        page += _comparison(args.folder / f"{name}.jsonl", title)
+    page += _ablation(args.folder / "ablation.json")
+    page += _costs(args.folder / "verify_cost.jsonl")
+    page += _perplexity(args.folder / "perplexity.jsonl")
+    args.page.write_text("\n\n".join(page) + "\n", encoding="utf-8")
+
+
+def _records(path: Path) -> Iterator[Record]:
+    if path.is_file():
+        yield from (json.loads(line) for line in path.read_text("utf-8").splitlines())
+
+
+def _comparison(path: Path, title: str) -> list[str]:
+    prompts: dict[int, dict[str, Record]] = defaultdict(dict)
+    run: Record = {}
+    for record in _records(path):
+        if record["kind"] == "run":
+            run = record
+        else:
+            prompts[record["prompt"]][record["arm"]] = record
+    if not run:
+        return []
+    rows = []
+    for arm in run["arms"]:
+        row = [f"`{arm}`"]
+        mine = [replies[arm] for replies in prompts.values() if usable_pair(replies[arm])]
+        row.append(f"{spread([rate(r) for r in mine]).median:,.0f}" if mine else "-")
+        for baseline in ("plain", "llama.cpp/plain"):
+            pairs = [(replies[arm], replies[baseline]) for replies in prompts.values()]
+            usable = [pair for pair in pairs if usable_pair(*pair)]
+            ratio = geometric_mean([rate(a) / rate(b) for a, b in usable]) if usable else None
+            row.append("1" if arm == baseline else f"{ratio} of {len(usable)}")
+        rows.append(row)
+    what = (
+        f"{len(prompts)} prompts, {run['n_predict']} tokens each at most, {run['threads']} threads, greedy, one run, arms interleaved, from "
+        "an empty scheduler. Geometric means of ratios with 95% intervals, over the prompts whose replies do not loop."
+    )
+    return [f"## {title}", what, _table(["arm", "tok/s, median", "against `plain`", "against llama.cpp plain"], rows)]
+
+
+def _ablation(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    file = json.loads(path.read_text("utf-8"))["files"][0]
+    rows = [
+        [
+            f"`{arm['arm']}`",
+            f"{arm['ratio']['value']:.3f} [{arm['ratio']['low']:.3f}, {arm['ratio']['high']:.3f}]",
+            f"{arm['worst']:.2f}",
+            f"{arm['conversations']} ({arm['looped']} looped)",
+        ]
+        for arm in file["arms"]
+    ]
+    title = "## Mechanisms one by one (`adaspark-run bench`)"
+    return [title, _table(["arm", "against `plain`", "worst reply", "conversations"], rows)]
+
+
+def _costs(path: Path) -> list[str]:
+    times: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
+    for record in _records(path):
+        if record["kind"] in ("rows", "draft"):
+            kernels = "llama.cpp" if ", llama," in record["config"] else "own"
+            times[record["kind"], kernels, record["context"]][record["n"]] = record["median_ms"]
+    out = []
+    for kind, title in (("rows", "A verify, ms by rows"), ("draft", "A draft block, ms by positions")):
+        part = {key: value for key, value in times.items() if key[0] == kind}
+        if part:
+            counts = sorted({n for value in part.values() for n in value})
+            rows = [
+                [f"{kernels}, {context} tokens", *(f"{value[n]:.2f}" if n in value else "-" for n in counts)]
+                for (_, kernels, context), value in sorted(part.items(), key=lambda item: (item[0][2], item[0][1]))
+            ]
+            out += [f"## {title}", _table(["kernels and context", *map(str, counts)], rows)]
+    return out
+
+
+def _perplexity(path: Path) -> list[str]:
+    rows = [
+        [
+            record["kernels"],
+            f"{record['perplexity']:.3f}",
+            f"{record['prefill_tokens_per_s']:,.0f}",
+            str(record["peak_memory_mb"]),
+        ]
+        for record in _records(path)
+        if record["kind"] == "kernels"
+    ]
+    if not rows:
+        return []
+    return [
+        "## Perplexity, prefill and memory",
+        _table(["kernels", "perplexity", "prefill of 512, tok/s", "peak memory, MB"], rows),
+    ]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a folder of bench/results")
+    parser.add_argument("page", type=Path, help="the Markdown file to write")
+    parser.add_argument("--title", required=True, help="the machine and the models")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
