@@ -64,6 +64,7 @@ class Engine:
         progress: Progress | None = None,
         **options: Unpack[EngineParams],
     ) -> None:
+        self._process = os.getpid()
         self._target: Target | None = None
         self._drafter: Drafter | None = None
         self._session: Session | None = None
@@ -92,7 +93,12 @@ class Engine:
 
     @property
     def target(self) -> Target:
-        """The target. BackendError after ``close``."""
+        """The target. BackendError after ``close``, and in a process forked from the one that made the engine."""
+        if self._process != os.getpid():
+            msg = (
+                "the engine belongs to the process this one was forked from, and so do its threads: make a new one here"
+            )
+            raise BackendError(msg)
         if self._target is None:
             msg = "the engine is closed: make a new one"
             raise BackendError(msg)

@@ -291,6 +291,13 @@ def test_after_close_everything_raises(models: ModelFiles) -> None:
             use()
 
 
+def test_a_forked_process_is_told_to_make_its_own(plain: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads do not come along with a fork, so a forward there would wait for ever."""
+    monkeypatch.setattr("adaspark.engine.os.getpid", lambda: -1)
+    with pytest.raises(adaspark.BackendError, match="forked"):
+        plain.generate(PROMPT)
+
+
 def test_loading_and_unloading_again_and_again(models: ModelFiles) -> None:
     texts = set()
     for _ in range(5):
