@@ -58,9 +58,20 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, str]:
         try:
             return _connect(path)
         except _DamagedError as error:
+            if path.suffix != ".sqlite" and not _is_database(path):
+                msg = f"{path} is not a store: it is left as it is. Name another file (--store)"
+                raise StoreError(msg) from error
             _replace(path, identity, str(error))
     msg = f"the store {path} is damaged over and over"
     raise StoreError(msg)
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0"
+    except OSError:
+        return False
 
 
 def _connect(path: Path) -> tuple[sqlite3.Connection, str]:
@@ -89,8 +100,12 @@ def _prepared(db: sqlite3.Connection, path: Path) -> sqlite3.Connection:
             raise _DamagedError(msg)
         db.execute("BEGIN")  # one look: another process may be making the table just now
         (version,) = db.execute("PRAGMA user_version").fetchone()
+        (owner,) = db.execute("PRAGMA application_id").fetchone()
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         db.execute("COMMIT")
+        if tables and owner != APPLICATION_ID:
+            msg = f"{path} is a database of another program: it is left as it is. Name another file (--store)"
+            raise StoreError(msg)
         if version > SCHEMA:
             msg = f"the store {path} is of a newer AdaSpark (schema {version}, not {SCHEMA}): it is left as it is"
             raise StoreError(msg)

@@ -61,6 +61,12 @@ class TraceWriter:
 
     def __init__(self, path: Path, target: Target, identity: Identity) -> None:
         self.path = path
+        if path.is_file():
+            with path.open("rb") as file:
+                head = file.read(len(_MAGIC))
+            if head != _MAGIC[: len(head)]:
+                msg = f"{path} is not a trace, and requests would be appended to it: name another file"
+                raise TraceError(msg)
         self._identity = identity
         self._target = target
         self._stop_tokens = [token for token in range(target.n_vocab) if target.is_eog(token)]

@@ -22,6 +22,7 @@ from adaspark.arms import set_arm
 from adaspark.config import Arm
 from adaspark.identity import fingerprint
 from adaspark.store import Row, Store
+from adaspark.store_file import APPLICATION_ID
 
 SPEC, DRAFTER = tm.DENSE, tm.DrafterSpec()
 QUIET: dict[str, Any] = {"n_threads": 1, "cache_type_k": "f32", "cache_type_v": "f32"}
@@ -214,12 +215,14 @@ def spoiled(kind: str, path: Path) -> None:
         db = sqlite3.connect(path)
         db.execute("CREATE TABLE future (x)")
         db.execute("PRAGMA user_version = 99")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.commit()
         db.close()
     else:
         assert kind == "older"
         db = sqlite3.connect(path)
         db.execute("CREATE TABLE past (x)")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.commit()
         db.close()
 

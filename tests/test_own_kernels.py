@@ -387,6 +387,28 @@ def test_drafter_equals_llama(
         np.testing.assert_allclose(confidence, llama_confidence, atol=2e-3)
 
 
+@pytest.mark.parametrize("spec", [tm.DENSE, tm.HYBRID], ids=["llama", "lfm2"])
+@pytest.mark.parametrize("rotated", [3, 1000])
+def test_a_rotation_that_would_abort_is_refused(models: ModelFiles, spec: tm.TargetSpec, rotated: int) -> None:
+    """llama.cpp does not ask in every architecture, and stops the process in the middle of a forward."""
+    file = models.target(spec).file
+    path = models.write(file.edit(set_keys={f"{spec.architecture}.rope.dimension_count": rotated}))
+    for kernels in ("auto", "llama"):
+        with pytest.raises(ModelError, match=r"rope\.dimension_count"):
+            open_target(path, kernels=kernels)
+
+
+@pytest.mark.parametrize("rotated", [0, 15, 32])
+def test_a_drafter_s_rotation_is_checked(
+    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter, rotated: int
+) -> None:
+    file = models.drafter(tm.DENSE, tm.DrafterSpec()).file
+    path = models.write(file.edit(set_keys={"dflash.rope.dimension_count": rotated}))
+    for kernels in ("auto", "llama"):
+        with pytest.raises(DrafterError, match=r"rope\.dimension_count"):
+            load_drafter(load_target(tm.DENSE, kernels=kernels), tm.DENSE, path)
+
+
 def test_what_the_own_graph_cannot_run_goes_to_llama(
     models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter
 ) -> None:

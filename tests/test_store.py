@@ -15,7 +15,7 @@ import pytest
 
 from adaspark.errors import StoreError
 from adaspark.store import MOST_ROWS, Store, Work
-from adaspark.store_file import SCHEMA
+from adaspark.store_file import APPLICATION_ID, SCHEMA
 
 STATE = bytes(range(256)) * 200
 FACTS = {"threads": 2, "target": "abc"}
@@ -160,10 +160,33 @@ def test_noise_never_gets_out_of_the_store(path: Path, caplog: pytest.LogCapture
     assert aside >= 1
 
 
-def test_other_databases_and_older_schemas_are_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_programs_database_is_left_alone(path: Path) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE notes (text)")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"), Store(path) as store:
+        put(store)
+    assert path.read_bytes() == before
+    assert not damaged_copies(path)
+
+
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+    """A damaged store keeps its name or its head; what has neither is somebody's file, named by mistake."""
+    path = tmp_path / "notes.txt"
+    path.write_text("mine\n" * 5000)
+    with pytest.raises(StoreError, match="not a store"):
+        Store(path).rows()
+    assert path.read_text() == "mine\n" * 5000
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_older_schemas_are_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE notes (text)")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.close()
     with Store(path) as store:
         put(store)
@@ -179,6 +202,7 @@ def test_our_schema_without_our_table_is_set_aside(path: Path, caplog: pytest.Lo
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE notes (text)")
         db.execute(f"PRAGMA user_version = {SCHEMA}")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.close()
     with Store(path) as store:
         put(store)

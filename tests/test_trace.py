@@ -137,6 +137,14 @@ def test_a_full_trace_has_a_block_at_every_position(models: ModelFiles, path: Pa
     assert all(check.exact for check in checks([full, live]))
 
 
+def test_a_file_that_is_no_trace_is_left_alone(models: ModelFiles, tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    with pytest.raises(TraceError, match="not a trace"):
+        open_engine(models, other)
+    assert other.read_text() == "mine"
+
+
 def test_what_a_full_trace_needs(models: ModelFiles, path: Path) -> None:
     pair = models.target_path(SPEC), models.drafter_path(SPEC, DRAFTER)
     with Engine(*pair, **QUIET) as engine, pytest.raises(ValueError, match="trace file and a drafter"):

@@ -104,10 +104,14 @@ def open_engine(values: dict[str, Any], output: Output, interrupts: Interrupts) 
         try:
             store = "auto" if values.get("store") is None else values["store"]
             trace = values.get("trace")
-            return Engine(
+            engine = Engine(
                 files, arm=arm, chat_template=template, store=store, trace=trace, progress=progress, **options
             )
         except AdaSparkError:
             if interrupts.hit:
                 raise KeyboardInterrupt from None
             raise
+        if interrupts.hit:  # behind the last step that looks at it: what enters next forgets it
+            engine.close()
+            raise KeyboardInterrupt
+        return engine

@@ -36,6 +36,9 @@ void check_shape(const GgufFile & file, const Target & target) {
                          std::to_string(target.n_embd()) + " (" + std::to_string(target.n_layer()) +
                          " blocks). Give the drafter that was trained for this target");
     }
+    if (const std::string fault = file.rotation_fault(); !fault.empty()) {
+        refuse(file, fault);
+    }
 }
 
 std::vector<int32_t> read_layers(const GgufFile & file, const Target & target) {

@@ -205,6 +205,27 @@ std::vector<int64_t> GgufFile::tensor_integers(const std::string & name) const {
     return widen<int64_t>(bytes.data(), bytes.size() / sizeof(int64_t));
 }
 
+std::string GgufFile::rotation_fault() const {
+    const auto number = [&](const char * suffix) -> std::optional<int64_t> { // none where blocks differ
+        const std::string key = architecture_ + "." + suffix;
+        const int64_t id = gguf_find_key(ctx_.get(), key.c_str());
+        return id < 0 || gguf_get_kv_type(ctx_.get(), id) == GGUF_TYPE_ARRAY ? std::nullopt : integer(key);
+    };
+    const std::optional<int64_t> rotated = number("rope.dimension_count");
+    std::optional<int64_t> width = number("attention.key_length");
+    const int64_t heads = number("attention.head_count").value_or(0);
+    if (!width && heads > 0) {
+        width = number("embedding_length").value_or(0) / heads;
+    }
+    const bool always = architecture_ == "dflash" || architecture_ == "lfm2" || architecture_ == "lfm2moe";
+    if (!rotated || (*rotated >= (always ? 2 : 0) && *rotated % 2 == 0 && (!width || *rotated <= *width))) {
+        return "";
+    }
+    return "the metadata key '" + architecture_ + ".rope.dimension_count' is " + std::to_string(*rotated) +
+           ", an even number" + (width ? " up to a head's width of " + std::to_string(*width) : "") +
+           " is needed. The file is damaged: download or convert it again";
+}
+
 std::string GgufFile::description() const {
     std::map<ggml_type, double> weights;
     double all = 0.0;

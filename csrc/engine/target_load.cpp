@@ -57,6 +57,9 @@ std::string kernels_wanted(const TargetOptions & options) {
 void Target::open(const TargetOptions & options, const LoadProgress & progress) {
     const GgufFile file(path_);
     check_role(file);
+    if (const std::string fault = file.rotation_fault(); !fault.empty()) {
+        throw ModelError(path_ + ": " + fault);
+    }
     architecture_ = file.architecture();
     const std::string kernels = kernels_wanted(options);
     if (kernels != "llama") {
