@@ -406,6 +406,15 @@ def test_ctrl_c_keeps_the_partial_text(endless: tuple[str, ...]) -> None:
     assert b"Traceback" not in err
 
 
+def test_a_name_that_is_no_utf8_is_one_object() -> None:
+    name = b"caf\xe9.gguf" if sys.platform == "linux" else b"missing.gguf"
+    arguments = [*map(os.fsencode, command("-m")), name, b"-p", b"a", b"--json"]
+    got = subprocess.run(arguments, check=False, capture_output=True)
+    assert got.returncode == 1
+    assert json.loads(got.stdout)["error"]["type"]
+    assert b"Traceback" not in got.stderr
+
+
 def test_ctrl_c_in_json_is_one_object(endless: tuple[str, ...]) -> None:
     with subprocess.Popen(
         command(*endless, "--json", "-vv"), stdout=subprocess.PIPE, stderr=subprocess.PIPE

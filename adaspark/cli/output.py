@@ -59,9 +59,11 @@ class Output:
     def emit(self, data: dict[str, Any]) -> None:
         """The one object of JSON mode."""
         if self.as_json and not self._emitted:
+            # Made whole first: what cannot be written must leave room for the object that says so. File names may hold
+            # bytes that are no UTF-8, which Python keeps as lone surrogates.
+            text = json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace").decode("utf-8")
             self._emitted = True
-            json.dump(data, sys.stdout, ensure_ascii=False, allow_nan=False)
-            sys.stdout.write("\n")
+            sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
     def note(self, text: str) -> None:
