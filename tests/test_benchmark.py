@@ -196,7 +196,7 @@ def test_the_object_has_every_reply(cli: Cli, pair: tuple[str, ...], prompts: Pa
     assert data["kernels"]
     assert data["machine"]["cpus"]
     first = data["files"][0]
-    assert (first["file"], first["baseline"]) == (str(prompts), "plain")
+    assert (first["file"], first["baseline"]) == (prompts.name, "plain")
     assert sorted(one["line"] for one in first["conversations"]) == [0, 1, 2]
     assert all(len(one["replies"]["cost"]) == 1 for one in first["conversations"])
     for summary in first["arms"]:

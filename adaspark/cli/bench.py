@@ -85,8 +85,8 @@ def _read(name: str, n: int | None) -> list[Conversation]:
 
 def _facts(engine: Engine) -> dict[str, Any]:
     return {
-        "model": str(engine.files.target),
-        "drafter": None if engine.files.drafter is None else str(engine.files.drafter),
+        "model": Path(engine.files.target).name,
+        "drafter": None if engine.files.drafter is None else Path(engine.files.drafter).name,
         "kernels": engine.target.kernels,
         "threads": engine.target.n_threads,
         "identity": engine.identity.facts,
@@ -99,7 +99,7 @@ def _summaries(measured: list[Measured], arms: list[str]) -> list[Summary]:
 
 def _file(name: str, measured: list[Measured], arms: list[str]) -> dict[str, Any]:
     return {
-        "file": name,
+        "file": Path(name).name,
         "baseline": arms[0],
         "arms": [summary.to_dict() for summary in _summaries(measured, arms)],
         "measured_under_load": loaded(measured),
