@@ -47,7 +47,7 @@ class Case:
     pair: str
     target: bytes
     drafter: bytes | None
-    mutated: str  # the file of the two that is
+    changes: list[str]  # of the file of the two that was changed
     options: dict[str, Any]
 
 
@@ -58,8 +58,11 @@ def make_case(seed: int, number: int, pairs: list[seeds.Pair]) -> Case:
     with_drafter = rng.random() < 0.5
     mutated = "drafter" if with_drafter and rng.random() < 0.6 else "target"
     files = {"target": pair.target, "drafter": pair.drafter}
+    changes = [mutated]
     if pair.name != "odd" or rng.random() < 0.7:  # odd ones are worth a run as they are
-        files[mutated] = mutate.Mutator(rng).mutate(files[mutated])
+        changed = mutate.Mutator(rng).mutate(files[mutated])
+        changes += mutate.differences(files[mutated], changed)
+        files[mutated] = changed
     cache = rng.choice(("f16", "f16", "f32", "q8_0"))
     options = {
         "kernels": rng.choice(("auto", "auto", "own", "ggml", "ggml", "llama", "llama")),
@@ -70,7 +73,7 @@ def make_case(seed: int, number: int, pairs: list[seeds.Pair]) -> Case:
         "cache_type_v": cache,
     }
     return Case(
-        pair.name, files["target"].bytes(), files["drafter"].bytes() if with_drafter else None, mutated, options
+        pair.name, files["target"].bytes(), files["drafter"].bytes() if with_drafter else None, changes, options
     )
 
 
@@ -185,7 +188,8 @@ class Fuzzer:
         (folder / "target.gguf").write_bytes(case.target)
         if case.drafter is not None:
             (folder / "drafter.gguf").write_bytes(case.drafter)
-        (folder / "report.txt").write_text(f"{name}\n{case.pair} {case.mutated} {case.options}\n\n{report}")
+        about = [name, f"{case.pair} {case.options}", *case.changes, "", report]
+        (folder / "report.txt").write_text("\n".join(about))
 
 
 def main() -> int:

@@ -182,6 +182,26 @@ def parse(data: bytes) -> File:
     return file
 
 
+def differences(before: File, after: File) -> list[str]:
+    """What was changed, for people."""
+    old, new = dict(before.keys), dict(after.keys)
+    out = [f"key {k!r}: gone" for k in old if k not in new]
+    out += [f"key {k!r}: {v}" for k, v in new.items() if old.get(k) != v]
+    if len(new) != len(after.keys):
+        out.append("a key twice")
+    was = {t.name: t for t in before.tensors}
+    out += [f"tensor {name!r}: gone" for name in was if name not in {t.name for t in after.tensors}]
+    for t in after.tensors:
+        o = was.get(t.name, Tensor(b"", [], 0, b""))
+        if (o.shape, o.type, o.shift) != (t.shape, t.type, t.shift):
+            out.append(f"tensor {t.name!r}: {o.shape} of type {o.type} -> {t.shape} of type {t.type}, shift {t.shift}")
+        elif o.data != t.data:
+            out.append(f"tensor {t.name!r}: other data, {t.data[:16].hex()}...")
+    out += [f"{what} {a} {b}" for what, a, b in after.tail]
+    header = (after.version, after.more_keys, after.more_tensors)
+    return [text[:300] for text in out] + ([f"header {header}"] if header != (3, 0, 0) else [])
+
+
 # ------------------------------------------------------------------------------------------------------------- changes
 
 _NUMBERS = (
