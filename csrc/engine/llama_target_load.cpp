@@ -51,6 +51,7 @@ LlamaTarget::LlamaTarget(const GgufFile & file, const TargetOptions & options, c
     try {
         load(options, progress);
         open_context(options);
+        check_forward();
     } catch (...) {
         if (!broken_) {
             llama_free(ctx_);
@@ -74,8 +75,8 @@ LlamaTarget::~LlamaTarget() {
 
 void LlamaTarget::load(const TargetOptions & options, const LoadProgress & progress) {
     shape_.n_threads = options.n_threads > 0 ? options.n_threads : physical_cores();
-    const int32_t n_threads_batch = options.n_threads_batch > 0 ? options.n_threads_batch : shape_.n_threads;
-    threads_ = std::make_unique<ThreadPool>(std::max(shape_.n_threads, n_threads_batch));
+    n_threads_batch_ = options.n_threads_batch > 0 ? options.n_threads_batch : shape_.n_threads;
+    threads_ = std::make_unique<ThreadPool>(std::max(shape_.n_threads, n_threads_batch_));
 
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options.n_gpu_layers;
@@ -105,7 +106,7 @@ void LlamaTarget::open_context(const TargetOptions & options) {
     params.kv_unified = true; // a tree's leaves share the committed cells
     params.swa_full = true;   // rows that are dropped must not have pushed windowed cells out
     params.n_threads = shape_.n_threads;
-    params.n_threads_batch = options.n_threads_batch > 0 ? options.n_threads_batch : shape_.n_threads;
+    params.n_threads_batch = n_threads_batch_;
     params.type_k = cache_type(options.cache_type_k, "cache_type_k");
     params.type_v = cache_type(options.cache_type_v, "cache_type_v");
     params.flash_attn_type = flash_attention(options.flash_attention);
@@ -122,6 +123,15 @@ void LlamaTarget::open_context(const TargetOptions & options) {
     batch_ = std::make_unique<llama_batch>(
         llama_batch_init(static_cast<int32_t>(params.n_batch), 0, static_cast<int32_t>(params.n_seq_max)));
     labelled_.assign(static_cast<std::size_t>(params.n_seq_max), 0);
+}
+
+void LlamaTarget::check_forward() {
+    try {
+        try_forward();
+    } catch (const BackendError & error) {
+        throw ModelError(path_ + ": llama.cpp cannot run this model (" + error.what() +
+                         "). The file is damaged, or of a kind this llama.cpp does not run");
+    }
 }
 
 void llama_options_check(const TargetOptions & options) {

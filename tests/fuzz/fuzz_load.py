@@ -109,13 +109,14 @@ def child(case: Case, target: Path, drafter: Path | None, report: Path) -> int:
     os.dup2(out, 2)
     signal.setitimer(signal.ITIMER_PROF, _SECONDS)  # of processor time, and the default action ends the process
     signal.alarm(40 * _SECONDS)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not SANITIZED:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         run(target, drafter, case.options)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is judged
         fault = judged(error, [str(target), str(drafter)])
         if fault is None:
             return _REFUSED
@@ -201,6 +202,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder to keep what is found in (default: not kept)")
     arguments = parser.parse_args()
     logging.disable()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was counted is told then, too
     os.environ["GGML_NO_BACKTRACE"] = "1"
     _engine.backend_info()
     with tempfile.TemporaryDirectory() as folder:
@@ -209,7 +211,9 @@ def main() -> int:
         began, told, number = time.monotonic(), 0.0, arguments.first
 
         def progress() -> str:
-            hours = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 3600
+            hours = (
+                sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 3600
+            )
             ends = ", ".join(f"{n} {end}" for end, n in sorted(fuzzer.ends.items()))
             text = f"{number - arguments.first} cases ({ends}), {hours:.3f} processor hours, "
             return text + f"{len(fuzzer.findings)} kinds of finding, {time.monotonic() - began:.0f} s"

@@ -176,9 +176,7 @@ def parse(data: bytes) -> File:
         count = 1
         for n in shape:
             count *= n
-        file.tensors.append(
-            Tensor(name, shape, kind, data[start + offset : start + offset + count // block * size])
-        )
+        file.tensors.append(Tensor(name, shape, kind, data[start + offset : start + offset + count // block * size]))
     return file
 
 
@@ -299,7 +297,7 @@ class Mutator:
     # ---- values
 
     def number(self, near: Any = None) -> int:
-        if isinstance(near, (int, float)) and near == near and abs(near) < 1 << 64 and self.rng.random() < 0.6:
+        if isinstance(near, (int, float)) and abs(near) < 1 << 64 and self.rng.random() < 0.6:
             n = int(near)
             return self.rng.choice((n - 1, n + 1, n * 2, n // 2, n * n, -n, n + 16, n - 16, n * 3, n << 8, n | 1))
         return self.rng.choice(_NUMBERS)
@@ -367,7 +365,9 @@ class Mutator:
         elif self.rng.random() < 0.5:
             del v.value[self.rng.choice((0, 1, len(v.value) // 2, max(len(v.value) - 1, 0))) :]
         elif self.rng.random() < 0.5:
-            v.value += [self.scalar(element)] * self.rng.choice((1, 2, 500, 20_000))
+            one = self.scalar(element)
+            long = isinstance(one, bytes) and len(one) > 1000
+            v.value += [one] * self.rng.choice((1, 2, 3) if long else (1, 2, 500, 20_000))
         else:
             v.element = self.rng.choice((*_FORMATS, Kv.STRING))
 
@@ -526,7 +526,9 @@ class Mutator:
 
     def head_bytes(self, file: File) -> None:
         for _ in range(self.rng.choice((1, 1, 4, 32))):
-            file.tail.append(("head", self.rng.randrange(1 << 30), self.rng.choice((0, 255, 128, self.rng.randrange(256)))))
+            file.tail.append(
+                ("head", self.rng.randrange(1 << 30), self.rng.choice((0, 255, 128, self.rng.randrange(256))))
+            )
 
     def data_bytes(self, file: File) -> None:
         for _ in range(self.rng.choice((1, 64))):

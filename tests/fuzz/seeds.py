@@ -125,7 +125,9 @@ def odd_pair(rng: Random, folder: Path) -> Pair | None:
     )
     try:
         target = tm.make_target(spec)
-        return Pair("odd", _parsed(target.file.write, folder), _parsed(tm.make_drafter(target, drafter).file.write, folder))
+        return Pair(
+            "odd", _parsed(target.file.write, folder), _parsed(tm.make_drafter(target, drafter).file.write, folder)
+        )
     except (ValueError, IndexError, ZeroDivisionError):
         return None
 

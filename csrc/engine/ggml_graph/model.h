@@ -57,8 +57,8 @@ class Model {
         graph::TensorRef ref;
         std::size_t at; // bytes into the tensor
     };
-    ggml_tensor * tensor(const graph::TensorRef & ref) { return joined({&ref}); }
-    ggml_tensor * joined(std::initializer_list<const graph::TensorRef *> refs);
+    ggml_tensor * tensor(const graph::TensorRef & ref) { return joined({&ref}, true); }
+    ggml_tensor * joined(std::initializer_list<const graph::TensorRef *> refs, bool matrices);
     void attention(const graph::BlockSpec & spec, BlockTensors & out);
 
     const graph::ModelSpec & spec_;
