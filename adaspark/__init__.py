@@ -9,25 +9,25 @@
 from __future__ import annotations
 
 import logging
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from adaspark.engine import Engine
-from adaspark.errors import (
-    AdaSparkError,
-    BackendError,
-    ContextFullError,
-    DrafterError,
-    ModelError,
-    OutOfMemoryError,
-)
-from adaspark.generation import Generation
-from adaspark.result import Result
-from adaspark.scheduler import Scheduler
+if TYPE_CHECKING:
+    from adaspark.engine import Engine
+    from adaspark.errors import (
+        AdaSparkError,
+        BackendError,
+        ContextFullError,
+        DrafterError,
+        ModelError,
+        OptionError,
+        OutOfMemoryError,
+    )
+    from adaspark.generation import Generation
+    from adaspark.result import Result
+    from adaspark.scheduler import Scheduler
 
-try:
-    __version__ = version("adaspark")
-except PackageNotFoundError:  # imported from a checkout that was never installed
-    __version__ = "0.0.0"
+    __version__: str
 
 __all__ = [
     "AdaSparkError",
@@ -37,10 +37,41 @@ __all__ = [
     "Engine",
     "Generation",
     "ModelError",
+    "OptionError",
     "OutOfMemoryError",
     "Result",
     "Scheduler",
     "__version__",
 ]
+
+_MODULES = {"Engine": "engine", "Generation": "generation", "Result": "result", "Scheduler": "scheduler"}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are loaded when they are asked for: the program must be there before the engine is (``__main__``)."""
+    if name not in __all__:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = (
+        _version()
+        if name == "__version__"
+        else getattr(import_module(f"adaspark.{_MODULES.get(name, 'errors')}"), name)
+    )
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("adaspark")
+    except PackageNotFoundError:  # imported from a checkout that was never installed
+        return "0.0.0"
+
 
 logging.getLogger("adaspark").addHandler(logging.NullHandler())

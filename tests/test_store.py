@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from adaspark.errors import StoreError
-from adaspark.store import MOST_ROWS, Store, Work
+from adaspark.store import MOST_ROWS, Row, Store, Work, read_export, write_export
 from adaspark.store_file import APPLICATION_ID, SCHEMA
 
 STATE = bytes(range(256)) * 200
@@ -81,17 +81,17 @@ def test_export_and_import(path: Path, tmp_path: Path) -> None:
     with Store(path) as store:
         put(store)
         put(store, "k2", "cost", b"\x00\xff")
-        data = json.loads(json.dumps(store.export()))
+        data = json.loads(json.dumps(write_export(store.rows())))
     with Store(tmp_path / "other.sqlite") as other:
         put(other, state=b"older")
-        assert other.import_rows(data) == 2
+        other.import_rows(read_export(data))
         assert {row.state for row in other.rows()} == {STATE, b"\x00\xff"}
         before = other.rows()
         broken = json.loads(json.dumps(data))
         broken["rows"][1]["state"] = "no base 64!"
         for wrong in ({}, [], {**data, "version": 99}, broken, {**data, "rows": [{"key": "x"}]}):
             with pytest.raises(StoreError):
-                other.import_rows(wrong)
+                other.import_rows(read_export(wrong))
         assert other.rows() == before, "all or nothing"
 
 
@@ -302,7 +302,7 @@ def kill_while_saving(path: Path, kills: int) -> None:
     for confirmed, held, whole in lines:
         assert whole == 1
         assert held >= confirmed, "what was confirmed is there"
-    assert lines[-1][1] > kills / 4, "most processes came to saving"
+    assert lines[-1][1] > kills / 2, "most processes came to saving"
     with Store(path) as store:
         assert store.get("key", "adaspark") is not None
 
