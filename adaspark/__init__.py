@@ -8,11 +8,12 @@
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as typing's, which takes a while to load
 if TYPE_CHECKING:
+    from typing import Any
+
     from adaspark.engine import Engine
     from adaspark.errors import (
         AdaSparkError,
@@ -72,6 +73,3 @@ def _version() -> str:
         return version("adaspark")
     except PackageNotFoundError:  # imported from a checkout that was never installed
         return "0.0.0"
-
-
-logging.getLogger("adaspark").addHandler(logging.NullHandler())

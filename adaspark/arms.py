@@ -70,7 +70,10 @@ class ArmResolver:
         reason = None
         if self._target.max_chain == 0:
             arm = Arm()
-            reason = f"{self._target.architecture} targets cannot take back drafted tokens yet; decoding plainly"
+            reason = f"{self._target.architecture} targets cannot take back drafted tokens yet"
+            if self._target.max_rows < 2:
+                reason = "a verify takes one row (-c, max_rows), which leaves none for a draft"
+            reason += "; decoding plainly"
         elif asked.kind != "chain" and not self._target.supports_tree:
             chain = min(asked.n - 1 if asked.n > 0 else CHAIN_INSTEAD, n_draft, self._target.max_chain)
             arm = Arm("chain", chain) if chain > 0 else Arm()

@@ -33,6 +33,9 @@ MAX_BLOCK: Final = 32
 MAX_THREADS: Final = 512
 """Threads of a pool, as in ggml."""
 
+MAX_CONTEXT: Final = 2**30
+"""Tokens of the longest context (``csrc/engine/graph/spec.h``)."""
+
 MAX_INT: Final = 2**31 - 1
 MAX_SEED: Final = 2**32 - 1
 MAX_FLOAT: Final = 3.4e38
@@ -159,7 +162,7 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         for name in ("n_ctx", "n_ctx_draft"):
-            _check_range(name, getattr(self, name), 0)
+            _check_range(name, getattr(self, name), 0, MAX_CONTEXT)
         for name in ("n_threads", "n_threads_batch", "n_threads_draft"):
             _check_range(name, getattr(self, name), 0, MAX_THREADS)
         for name in ("n_gpu_layers", "n_gpu_layers_draft"):
@@ -201,7 +204,7 @@ class GenerateOptions:
     n_predict: int = -1  # tokens; -1 = until the context ends
     temperature: float = 0.0  # 0 = argmax
     top_k: int = 0  # 0 = off
-    top_p: float = 1.0  # 1 = off
+    top_p: float = 1.0  # 1 = off, 0 = the likeliest alone
     min_p: float = 0.0  # 0 = off
     seed: int | None = None  # None = a new one each request
     stop: str | Sequence[str] = ()  # strings that end the reply; never part of it

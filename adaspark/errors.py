@@ -6,7 +6,11 @@ Every message names the thing that failed and the remedy. A wrong argument is an
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
+
+# Here because every module that logs imports this one: warnings go where the caller's logging sends them, else nowhere.
+logging.getLogger("adaspark").addHandler(logging.NullHandler())
 
 try:
     from adaspark._engine import (

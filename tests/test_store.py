@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from adaspark.errors import StoreError
-from adaspark.store import MOST_ROWS, Row, Store, Work, read_export, write_export
+from adaspark.store import MOST_ROWS, Store, Work, read_export, write_export
 from adaspark.store_file import APPLICATION_ID, SCHEMA
 
 STATE = bytes(range(256)) * 200

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from adaspark.cli.types import COUNT, TEXT, ArmName, ArmNames, Layers, Whole
-from adaspark.config import CACHE_TYPES, FLASH_ATTENTION, KERNELS, MAX_SEED, MAX_THREADS
+from adaspark.config import CACHE_TYPES, FLASH_ATTENTION, KERNELS, MAX_CONTEXT, MAX_SEED, MAX_THREADS
 
 GENERATE: Final = "generate"
 CHAT: Final = "chat"
@@ -53,6 +53,7 @@ def _switch(dest: str, names: tuple[str, ...], text: str, commands: frozenset[st
     return Flag(dest, names, text, commands, bool, is_flag=True, env=env)
 
 
+_CONTEXT: Final = Whole(0, MAX_CONTEXT)
 _THREADS: Final = Whole(0, MAX_THREADS)
 
 FLAGS: Final = (
@@ -152,8 +153,8 @@ FLAGS: Final = (
         env=False,
         metavar="N",
     ),
-    Flag("n_ctx", ("-c", "--ctx-size"), "Context, tokens; 0 = the model's. Default: at most 4096.", _LOAD, COUNT),
-    Flag("n_ctx_draft", ("-cd", "--ctx-size-draft"), "Tokens the drafter remembers; 0 = the context.", _LOAD, COUNT),
+    Flag("n_ctx", ("-c", "--ctx-size"), "Context, tokens; 0 = the model's. Default: at most 4096.", _LOAD, _CONTEXT),
+    Flag("n_ctx_draft", ("-cd", "--ctx-size-draft"), "Tokens the drafter remembers; 0 = the context.", _LOAD, _CONTEXT),
     Flag("n_batch", ("-b", "--batch-size"), "Prompt tokens read at once.", _LOAD, Whole(1)),
     Flag("n_threads", ("-t", "--threads"), "Threads; 0 = the physical cores.", _LOAD, _THREADS),
     Flag("n_threads_batch", ("-tb", "--threads-batch"), "Threads that read the prompt; 0 = -t.", _LOAD, _THREADS),
