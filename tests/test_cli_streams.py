@@ -88,6 +88,25 @@ def test_a_reader_that_has_gone_hears_nothing(pair: tuple[str, ...], arguments: 
     assert b"Exception" not in run.stderr
 
 
+def test_foreign_bytes_in_an_interactive_chat_are_told_and_it_goes_on(pair: tuple[str, ...]) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "adaspark", "chat", *pair, *N],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        os.write(ours, b"caf\xe9\nhi\n/exit\n")
+        out, err = process.communicate(timeout=SECONDS)
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 0
+    assert err.count(b"is not UTF-8") == 1
+    assert len(out) > 10
+
+
 # ---- signals
 
 
