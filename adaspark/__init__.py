@@ -49,15 +49,12 @@ _MODULES = {"Engine": "engine", "Generation": "generation", "Result": "result", 
 
 
 def __getattr__(name: str) -> Any:
-    """Names are loaded when they are asked for: the program must be there before the engine is (``__main__``)."""
+    """Names are loaded when they are asked for, so that the program can handle Ctrl-C before it loads anything."""
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    value = (
-        _version()
-        if name == "__version__"
-        else getattr(import_module(f"adaspark.{_MODULES.get(name, 'errors')}"), name)
-    )
+    module = _MODULES.get(name, "errors")
+    value = _version() if name == "__version__" else getattr(import_module(f"adaspark.{module}"), name)
     globals()[name] = value
     return value
 
