@@ -224,10 +224,11 @@ def _check_header(header: Any) -> None:
             msg = f"{name} is {header[name]!r}"
             raise TypeError(msg)
     Arm.parse(header["arm"])
-    block, max_rows = (int(header["identity"][name]) for name in ("block", "max_rows"))
-    if not (0 <= block <= MAX_BLOCK and 1 <= max_rows <= MAX_ROWS):
-        msg = f"a block of {block} positions, {max_rows} rows"
-        raise ValueError(msg)
+    for name, low, high in (("block", 0, MAX_BLOCK), ("max_rows", 1, MAX_ROWS)):
+        value = header["identity"][name]
+        if type(value) is not int or not low <= value <= high:
+            msg = f"{name} is {value!r}"
+            raise ValueError(msg)
     sizes = header["parts"]
     if len(sizes) != _PARTS or not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) > _LONGEST:
         msg = f"parts of {sizes!r} bytes"

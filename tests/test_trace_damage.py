@@ -134,6 +134,7 @@ HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no identity": lambda h: h.update(identity=None),
     "an empty identity": lambda h: h.update(identity={}),
     "a block of words": lambda h: h["identity"].update(block="seven"),
+    "an endless block": lambda h: h["identity"].update(block=float("inf")),
     "a long block": lambda h: h["identity"].update(block=10**6),
     "many rows": lambda h: h["identity"].update(max_rows=10**6),
     "no rows": lambda h: h["identity"].update(max_rows=0),
