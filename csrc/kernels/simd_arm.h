@@ -130,7 +130,7 @@ ADASPARK_INLINE void code_vectors(const uint8_t * codes, int part, int v, Codes 
             c[j] = vandq_u8(both, vdupq_n_u8(15));
             c[2 + j] = vshrq_n_u8(both, 4);
         });
-        each<code_bits(F) - 4>([&](auto extra) { // bits 4, 5: where the byte's own bit is set
+        each<code_bits(F) - 4>([&](auto extra) __attribute__((always_inline)) { // bits 4, 5, from the byte's own bit
             const uint8_t * at = codes + 256 + 64 * extra + 16 * v + 4 * part;
             uint32_t half[2];
             std::memcpy(&half[0], at, 4);
@@ -189,7 +189,7 @@ ADASPARK_INLINE void block_dot(const uint8_t * codes, int part, const int8_t * a
             s[RB * h + r] = {{start, start}};
         });
     });
-    each<2>([&](auto x) { // 16 inputs: what a register of activations holds
+    const auto inputs = [&](auto x) __attribute__((always_inline)) { // 16, a register of them
         IW * sum = s + (kHalves<F> == 2 ? RB * x : 0);
         Codes code[4];
         code_vectors<F>(codes, part, 2 * x, code[0], code[1]);
@@ -218,7 +218,8 @@ ADASPARK_INLINE void block_dot(const uint8_t * codes, int part, const int8_t * a
             });
         });
 #endif
-    });
+    };
+    each<2>(inputs);
 #ifdef ADASPARK_I8MM
     each<kHalves<F>>([&](auto h) {
         each<kPaired / 2>([&](auto p) {
