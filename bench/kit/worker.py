@@ -1,7 +1,7 @@
 """One arm's process: reads JSON requests from stdin, answers on stdout.
 
-The first line is the models to load (:class:`kit.engine.Load`). Each line after it is a prompt to tokenise or a reply to
-decode. Between requests the process waits in a read, so it uses no processor time.
+The first line is the models to load (:class:`kit.engine.Load`). Each line after it is a prompt to tokenise, a reply to
+decode, or the wish that what was learned be forgotten. Between requests the process waits in a read, so it uses no processor time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ def main() -> None:
         asked = json.loads(line)
         if "text" in asked:
             _answer({"tokens": chat_tokens(target, asked["text"])})
+            continue
+        if "forget" in asked:
+            session = load_engine(None).Session(target, drafter)
+            _answer({})
             continue
         target.clear()  # every reply starts from an empty cache, on all sides
         start = time.perf_counter()
