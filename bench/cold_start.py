@@ -17,12 +17,12 @@ from pathlib import Path
 
 from kit.engine import add_load_options, load_of
 from kit.local import Local, Reply, round_ms
+from kit.page import Table, ran_on, read_results
 from kit.prompts import Prompt, read_prompts
 from kit.show import Bar, Lines, note
 
 from adaspark.benchmark.machine import describe, exclusive, wait_quiet
 from adaspark.benchmark.stats import Interval, geometric_mean
-from adaspark.cli.tables import table
 
 NEW, KEPT = "adaspark", "adaspark, kept"
 PINNED = ["plain", "chain:3", "tree:8", "adaspark:4", "adaspark:8", "adaspark:12", "adaspark:16"]
@@ -75,7 +75,8 @@ def main() -> None:
     lines.close()
     if looped:
         note(f"{looped} of {len(prompts) + looped} prompts were left out: their replies loop or are short")
-    _report(rates, shares, args.pinned)
+    for part in tables(rates, shares, args.pinned):
+        part.show()
 
 
 def sequences(prompts: Sequence[Prompt], count: int, requests: int) -> list[list[Prompt]]:
@@ -102,27 +103,47 @@ def by_request(rates: Sequence[Sequence[Rates]], arm: str, baseline: str) -> lis
     return [geometric_mean([row[arm] / row[baseline] for row in column]) for column in zip(*rates, strict=True)]
 
 
-def _report(rates: Sequence[Sequence[Rates]], shares: Sequence[Sequence[float]], pinned: Sequence[str]) -> None:
+def tables(rates: Sequence[Sequence[Rates]], shares: Sequence[Sequence[float]], pinned: Sequence[str]) -> list[Table]:
     flat = [row for sequence in rates for row in sequence]
     best = best_pinned(rates, pinned)
-    rows = [
-        [arm, f"{geometric_mean([row[arm] for row in flat], resamples=1).value:.1f}"]
-        + ["1" if arm == base else str(geometric_mean([row[arm] / row[base] for row in flat])) for base in (best, KEPT)]
-        for arm in (*pinned, KEPT, NEW)
-    ]
-    table(
-        f"{len(flat)} requests of {len(rates)} sequences", ["arm", "tok/s", f"to {best}", f"to {KEPT}"], rows,
-        "geometric means over the requests, 95% intervals",
-    )  # fmt: skip
+    arms = []
+    for arm in (*pinned, KEPT, NEW):
+        mean = geometric_mean([row[arm] for row in flat], resamples=1).value
+        ratios = [
+            "1" if arm == base else str(geometric_mean([row[arm] / row[base] for row in flat])) for base in (best, KEPT)
+        ]
+        arms.append([arm, f"{mean:.1f}", *ratios])
     to_best, to_kept = by_request(rates, NEW, best), by_request(rates, NEW, KEPT)
-    rows = [
+    requests = [
         [str(i + 1), str(to_best[i]), str(to_kept[i]), f"{sum(s[i] for s in shares) / len(shares):.1%}"]
         for i in range(len(to_best))
     ]
-    table(
-        "adaspark from an empty store, by request", ["request", f"to {best}", f"to {KEPT}", "time measuring"], rows,
-        "time measuring: share of the reply in rounds that measure a width",
-    )  # fmt: skip
+    return [
+        Table(
+            f"{len(flat)} requests in {len(rates)} sequences", ["arm", "tok/s", f"to {best}", f"to {KEPT}"], arms,
+            "geometric means over the requests, with 95% intervals",
+        ),
+        Table(
+            "adaspark from an empty store, by request", ["request", f"to {best}", f"to {KEPT}", "time measuring"],
+            requests,
+            "geometric means over the sequences; time measuring: share of the reply in rounds that measure a width",
+        ),
+    ]  # fmt: skip
+
+
+def page(path: Path) -> list[str]:
+    """The tables of a stored run as Markdown; nothing where there is no such file."""
+    run, replies = read_results(path)
+    if not run:
+        return []
+    rates: list[list[dict[str, float]]] = [[{} for _ in range(run["requests"])] for _ in range(run["sequences"])]
+    shares = [[0.0] * run["requests"] for _ in range(run["sequences"])]
+    for r in replies:
+        rates[r["sequence"]][r["request"]][r["arm"]] = r["steps"] / r["decode_ms"] * 1e3
+        if r["arm"] == NEW:
+            shares[r["sequence"]][r["request"]] = r["measuring"]
+    what = f"{ran_on(run)}; {run['looped']} prompts whose replies loop left out."
+    return [what, *(part for t in tables(rates, shares, run["pinned"]) for part in t.markdown())]
 
 
 def _arguments() -> argparse.Namespace:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,6 +27,7 @@ from typing import Any
 
 from kit.arms import Arm, OurArm, ServerArm
 from kit.engine import add_load_options, load_of
+from kit.page import Record, Table, ran_on, read_results
 from kit.prompts import read_prompts
 from kit.show import Bar, Lines, note
 
@@ -72,6 +74,7 @@ def main() -> None:
             threads=threads,
             ctx=load.ctx,
             flash_attention=load.flash_attention,
+            kernels=ours[0].facts["kernels"],
             n_predict=args.n_predict,
             seed=args.seed,
             arms=names,
@@ -107,7 +110,7 @@ def main() -> None:
     for baseline in baselines:
         report(names, baseline, replies, args.seed)
         if args.passes > 1:
-            report_slowest(names, baseline, replies, [prompt.line for prompt in prompts])
+            slowest(names, baseline, replies, [prompt.line for prompt in prompts]).show()
 
 
 def report(names: list[str], baseline: str, replies: list[Passes], seed: int) -> None:
@@ -145,7 +148,7 @@ def report(names: list[str], baseline: str, replies: list[Passes], seed: int) ->
     )
 
 
-def report_slowest(names: list[str], baseline: str, replies: list[Passes], lines: list[int]) -> None:
+def slowest(names: Sequence[str], baseline: str, replies: Sequence[Passes], lines: Sequence[int]) -> Table:
     rows = []
     for name in names:
         if name == baseline:
@@ -156,12 +159,31 @@ def report_slowest(names: list[str], baseline: str, replies: list[Passes], lines
             slow = [f"{line}: {ratio:.3f}" for ratio, line in ratios if ratio < SLOW]
             cells += [str(len(ratios)), f"{ratios[0][0]:.3f}" if ratios else "-", ", ".join(slow) or "none"]
         rows.append(cells)
-    table(
+    return Table(
         f"slowest replies of {LONG} tokens or more, ratios to {baseline}",
         ["arm", "replies", "least", f"below {SLOW}", "looped", "least", f"below {SLOW}"],
         rows,
-        "median over the passes; below: the prompt's line in the file and its ratio; looped: the replies that end in a loop",
+        "median over the passes; below: the prompt's line in the file, from 0, and its ratio; looped: the replies that end "
+        "in a loop",
     )
+
+
+def read_replies(path: Path) -> tuple[Record, dict[int, Passes]]:
+    """What ran, and a stored run's replies by the prompt's line; nothing where there is no such file."""
+    run, records = read_results(path)
+    replies: dict[int, Passes] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        replies[record["prompt"]][record["arm"]].append(record)
+    return run, replies
+
+
+def page(path: Path) -> list[str]:
+    """The slowest replies of a stored run as Markdown; nothing where there is no such file."""
+    run, replies = read_replies(path)
+    if not run:
+        return []
+    what = f"{ran_on(run)}; {len(replies)} prompts, {run['passes']} passes, each from an empty store."
+    return [what, *slowest(run["arms"], run["arms"][0], list(replies.values()), list(replies)).markdown()]
 
 
 def long_ratios(

@@ -14,12 +14,12 @@ import csv
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from kit.engine import add_load_options, load_of, request_of
+from kit.learned_costs import ERROR, Measured, tables
 from kit.local import Local, Reply
 from kit.prompts import Prompt, chat_tokens, read_prompts
 from kit.show import Bar, Lines
@@ -27,78 +27,14 @@ from kit.show import Bar, Lines
 from adaspark import _core
 from adaspark.benchmark.machine import describe, exclusive, wait_quiet
 from adaspark.benchmark.stats import spread
-from adaspark.cli.tables import table
 from adaspark.config import Arm
-from adaspark.costs import QUANTILE
 from adaspark.learned import core_config
 
 if TYPE_CHECKING:
     from adaspark._engine import Session
 
 ARM = "adaspark"
-LEAST_STEP = 0.08  # of T(n), above the slope around it
-AROUND = 4  # rows on either side that make the slope
 ALTERNATING = (4, 8, 16)  # rows
-
-
-@dataclass(slots=True)
-class Measured:
-    """One context: milliseconds by rows, measured directly, and the learned price of the widths that have one."""
-
-    context: int
-    direct: dict[int, list[float]] = field(default_factory=dict)
-    learned: dict[int, float] = field(default_factory=dict)
-    samples: dict[int, int] = field(default_factory=dict)
-
-    def low(self, rows: int) -> float:
-        return float(np.quantile(self.direct[rows], QUANTILE))
-
-    def median(self, rows: int) -> float:
-        return spread(self.direct[rows]).median
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """T(rows + 1) is clearly above the slope around it."""
-
-    rows: int
-    ratio: float  # T(rows + 1) / T(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A step of T(n) and the learned table's own that is nearest; None: no width beyond the step was measured."""
-
-    step: Step
-    rows: int | None
-    ratio: float | None
-
-    @property
-    def within_a_row(self) -> bool:
-        return self.rows is not None and abs(self.rows - self.step.rows) <= 1
-
-
-def steps(times: Mapping[int, float], least: float = LEAST_STEP) -> list[Step]:
-    """The steps of a table that holds consecutive widths; other widths say nothing about a row."""
-    rise = {n: times[n + 1] - times[n] for n in times if n + 1 in times}
-    out = []
-    for n in sorted(rise):
-        around = [rise[m] for m in range(n - AROUND, n + AROUND + 1) if m != n and m in rise]
-        if around and rise[n] - float(np.median(around)) > least * times[n]:
-            out.append(Step(n, times[n + 1] / times[n]))
-    return out
-
-
-def find(step: Step, learned: Mapping[int, float]) -> Found:
-    """The priced width nearest to a step. A width is priced at the next one that has a price, so the table's steps lie
-    just above these."""
-    tops = sorted(learned)
-    if not tops or tops[-1] <= step.rows:
-        return Found(step, None, None)
-    i = min(range(len(tops) - 1), key=lambda i: abs(tops[i] - step.rows), default=None)
-    if i is None:
-        return Found(step, None, None)
-    return Found(step, tops[i], learned[tops[i + 1]] / learned[tops[i]])
 
 
 def main() -> None:
@@ -109,6 +45,7 @@ def main() -> None:
     rng.shuffle(texts)
     session = local.session()
     measured = {context: Measured(context) for context in sorted(args.contexts)}
+    times: dict[int, dict[int, list[float]]] = {context: {} for context in measured}
     replies: list[Reply] = []
     with Bar("learned table", args.requests) as bar:
         for number in range(args.requests):
@@ -117,15 +54,17 @@ def main() -> None:
             with exclusive(args.lock):
                 wait_quiet()
                 replies.append(local.reply(session, ARM, prompt, args.n_predict))
-                sweep(local, at, prompt, args.rows, rng)
+                sweep(local, at.context, times[at.context], prompt, args.rows, rng)
             bar.step()
     ids = long_prompt(local, texts, 0, args.contexts[0])
     alone, alternating = alternate(local, ids, args.contexts[0], [n for n in ALTERNATING if n <= local.target.max_rows])
     read_learned(local, session, measured)
+    for context, at in measured.items():
+        at.direct(times[context])
     _write(args, local, measured, replies, alone, alternating)
-    for at in measured.values():
-        _report(at)
-    _report_rest(replies, alone, alternating)
+    for part in tables(measured.values(), alone, alternating):
+        part.show()
+    print(f"{ERROR}: {price_error(replies)}")
 
 
 def long_prompt(local: Local, texts: Sequence[Prompt], first: int, length: int) -> list[int]:
@@ -140,12 +79,15 @@ def long_prompt(local: Local, texts: Sequence[Prompt], first: int, length: int) 
     return ids[-max(1, length) :] if len(ids) > length else ids
 
 
-def sweep(local: Local, at: Measured, prompt: Sequence[int], rows: Sequence[int], rng: random.Random) -> None:
+def sweep(
+    local: Local, context: int, times: dict[int, list[float]], prompt: Sequence[int], rows: Sequence[int],
+    rng: random.Random,
+) -> None:  # fmt: skip
     """Every width once at the context."""
-    text = _fill(local, prompt, at.context)
+    text = _fill(local, prompt, context)
     _verify(local, text, rows[0])
     for n in rng.sample(rows, len(rows)):
-        at.direct.setdefault(n, []).append(_verify(local, text, n))
+        times.setdefault(n, []).append(_verify(local, text, n))
 
 
 def _fill(local: Local, prompt: Sequence[int], context: int) -> list[int]:
@@ -192,9 +134,8 @@ def read_learned(local: Local, session: Session, measured: Mapping[int, Measured
     for context, at in measured.items():
         prices = scheduler.prices_at(context)
         for rows, us, samples in zip(prices["rows"], prices["us"], prices["samples"], strict=True):
-            at.samples[rows] = samples
             if us is not None:
-                at.learned[rows] = us / 1e3
+                at.learned[rows], at.samples[rows] = us / 1e3, samples
 
 
 def chosen_errors(replies: Sequence[Reply]) -> list[float]:
@@ -208,44 +149,12 @@ def chosen_errors(replies: Sequence[Reply]) -> list[float]:
     return out
 
 
-def _report(at: Measured) -> None:
-    rows = []
-    for n in sorted(set(at.learned) & set(at.direct)):
-        price, low, median = at.learned[n], at.low(n), at.median(n)
-        rows.append(
-            [str(n), f"{price:.3f}", f"{low:.3f}", f"{price / low - 1:+.1%}", f"{median:.3f}", f"{price / median - 1:+.1%}",
-             str(at.samples[n])]
-        )  # fmt: skip
-    table(
-        f"context {at.context}: learned and measured, ms",
-        ["rows", "learned", f"{QUANTILE} quantile", "error", "median", "error", "rounds"], rows,
-        "rounds: how often the width ran while it was learned",
-    )  # fmt: skip
-    found = [find(step, at.learned) for step in steps({n: at.median(n) for n in at.direct})]
-    table(
-        f"context {at.context}: steps of T(n)", ["after rows", "T(n+1)/T(n)", "table's own after", "ratio", "within a row"],
-        [
-            [str(f.step.rows), f"{f.step.ratio:.2f}", *(["-", "-", "no width beyond was worth measuring"] if f.rows is None
-             or f.ratio is None else [str(f.rows), f"{f.ratio:.2f}", "yes" if f.within_a_row else "no"])]
-            for f in found
-        ],
-        f"a step: a row that costs {LEAST_STEP:.0%} of T(n) more than the rows around it",
-    )  # fmt: skip
-
-
-def _report_rest(replies: Sequence[Reply], alone: Mapping[int, float], alternating: Mapping[int, float]) -> None:
+def price_error(replies: Sequence[Reply]) -> str:
     errors = chosen_errors(replies)
-    if errors:
-        s = spread(errors)
-        print(
-            f"error of the chosen width's price, second half of the requests: median {s.median:.1%} ({s.low:.1%}-{s.high:.1%}) "
-            f"of {s.n} rounds"
-        )
-    table(
-        "widths in turns, ms", ["rows", "alone", "in turns", "ratio"],
-        [[str(n), f"{ms:.3f}", f"{alternating[n]:.3f}", f"{alternating[n] / ms:.3f}"] for n, ms in alone.items()],
-        "medians",
-    )  # fmt: skip
+    if not errors:
+        return "no priced round"
+    s = spread(errors)
+    return f"median {s.median:.1%} (quartiles {s.low:.1%} and {s.high:.1%}) of {s.n} rounds"
 
 
 def _write(
@@ -253,33 +162,17 @@ def _write(
     alone: Mapping[int, float], alternating: Mapping[int, float],
 ) -> None:  # fmt: skip
     lines = Lines(args.out)
-    errors = chosen_errors(replies)
     lines.write(
         "run", machine=describe(), target=args.target.name, kernels=local.target.kernels, threads=local.target.n_threads,
-        requests=args.requests, n_predict=args.n_predict, price_error=spread(errors).median if errors else None,
-        priced_rounds=len(errors),
+        requests=args.requests, n_predict=args.n_predict, price_error=price_error(replies),
     )  # fmt: skip
     rows = []
     for at in measured.values():
-        for n in sorted(set(at.direct) | set(at.learned)):
-            s = spread(at.direct[n]) if n in at.direct else None
-            rows.append(
-                {
-                    "context": at.context, "rows": n,
-                    "median_ms": None if s is None else round(s.median, 4),
-                    "low_ms": None if s is None else round(at.low(n), 4),
-                    "reps": 0 if s is None else s.n,
-                    "learned_ms": round(at.learned[n], 4) if n in at.learned else None,
-                    "samples": at.samples.get(n),
-                }
-            )  # fmt: skip
+        for n in sorted(set(at.median) | set(at.learned)):
+            times = {"median_ms": at.median.get(n), "low_ms": at.low.get(n), "learned_ms": at.learned.get(n)}
+            rounded = {name: None if ms is None else round(ms, 4) for name, ms in times.items()}
+            rows.append({"context": at.context, "rows": n, **rounded, "samples": at.samples.get(n)})
             lines.write("width", **rows[-1])
-        for step in steps({n: at.median(n) for n in at.direct}):
-            f = find(step, at.learned)
-            lines.write(
-                "step", context=at.context, after=step.rows, ratio=round(step.ratio, 4), learned_after=f.rows,
-                learned_ratio=f.ratio,
-            )  # fmt: skip
     for n, ms in alone.items():
         lines.write("alternating", rows=n, alone_ms=round(ms, 4), alternating_ms=round(alternating[n], 4))
     lines.close()
@@ -298,9 +191,9 @@ def _plot(path: Path, kernels: str, measured: Mapping[int, Measured]) -> None:
 
     figure, axes = new_figure(f"Verify time by rows, {kernels}", "rows", "milliseconds")
     for number, at in enumerate(measured.values()):
-        rows = sorted(at.direct)
+        rows = sorted(at.median)
         color = f"C{number}"
-        axes.plot(rows, [at.median(n) for n in rows], "-", color=color, label=f"measured, context {at.context}")
+        axes.plot(rows, [at.median[n] for n in rows], "-", color=color, label=f"measured, context {at.context}")
         axes.fill_between(
             rows,
             [at.low(n) for n in rows],

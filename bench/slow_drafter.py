@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,12 @@ from pathlib import Path
 import numpy as np
 from kit.engine import add_load_options, load_of
 from kit.local import Local
+from kit.page import Table, ran_on, read_results
 from kit.prompts import read_prompts
 from kit.show import Bar, Lines
 
 from adaspark.benchmark.machine import describe, exclusive, wait_quiet
 from adaspark.benchmark.stats import geometric_mean
-from adaspark.cli.tables import table
 from adaspark.scheduler import Block, RoundTimes, Scheduler
 
 ARMS = ("plain", "no text", "text")
@@ -34,15 +35,16 @@ ARMS = ("plain", "no text", "text")
 class Run:
     """One reply."""
 
-    ids: tuple[int, ...]  # the tokens after the first
+    tokens: int  # after the first
     ms: float  # first token to last
     rounds: int
     drafted: int  # rounds that ran the drafter
+    ids: tuple[int, ...] = ()  # the tokens
 
     @property
     def rate(self) -> float:
         """Tokens a second."""
-        return len(self.ids) / self.ms * 1e3
+        return self.tokens / self.ms * 1e3
 
 
 def decode(local: Local, scheduler: Scheduler, prompt: Sequence[int], n_predict: int, delay_ms: float) -> Run:
@@ -76,7 +78,7 @@ def decode(local: Local, scheduler: Scheduler, prompt: Sequence[int], n_predict:
         scheduler.observe(path, anchor, times, last=len(ids) >= n_predict)
     ms = (time.perf_counter() - start) * 1e3
     scheduler.end_request()
-    return Run(tuple(ids), ms, rounds, drafted)
+    return Run(len(ids), ms, rounds, drafted, tuple(ids))
 
 
 def walk(tokens: Sequence[int], parents: Sequence[int], picks: Sequence[int]) -> list[int]:
@@ -119,35 +121,50 @@ def main() -> None:
                 }
             for arm, run in row.items():
                 lines.write(
-                    "reply", prompt=prompt.line, arm=arm, tokens=len(run.ids), ms=round(run.ms, 3), rounds=run.rounds,
+                    "reply", prompt=prompt.line, arm=arm, tokens=run.tokens, ms=round(run.ms, 3), rounds=run.rounds,
                     drafted=run.drafted,
                 )  # fmt: skip
             runs.append(row)
             bar.step()
     lines.close()
-    _report(runs, args.delay_ms)
+    for part in tables(runs, args.delay_ms):
+        part.show()
 
 
-def _report(runs: Sequence[dict[str, Run]], delay_ms: float) -> None:
+def tables(runs: Sequence[dict[str, Run]], delay_ms: float) -> list[Table]:
     rows = []
     for arm in ARMS:
         ratios = [row[arm].rate / row["plain"].rate for row in runs]
         rows.append(
             [
                 arm,
-                f"{sum(len(row[arm].ids) for row in runs) / sum(row[arm].ms for row in runs) * 1e3:.1f}",
+                f"{sum(row[arm].tokens for row in runs) / sum(row[arm].ms for row in runs) * 1e3:.1f}",
                 f"{ratios[0]:.3f}",
                 str(geometric_mean(ratios[1:])) if len(ratios) > 1 else "-",
                 f"{min(ratios[1:]):.3f}" if len(ratios) > 1 else "-",
                 f"{sum(row[arm].drafted for row in runs)} of {sum(row[arm].rounds for row in runs)}",
             ]
         )
-    table(
-        f"a draft takes {delay_ms:g} ms longer: ratios to plain decoding",
-        ["arm", "tok/s", "first request", "after it [95%]", "least", "rounds that drafted"],
-        rows,
-        f"{len(runs)} requests",
-    )
+    return [
+        Table(
+            f"a draft takes {delay_ms:g} ms longer: ratios to plain decoding",
+            ["arm", "tok/s", "first request", "after it [95%]", "least", "rounds that drafted"],
+            rows,
+            f"{len(runs)} requests; geometric mean and least of those after the first",
+        )
+    ]
+
+
+def page(path: Path) -> list[str]:
+    """The table of a stored run as Markdown; nothing where there is no such file."""
+    run, replies = read_results(path)
+    if not run:
+        return []
+    runs: dict[int, dict[str, Run]] = defaultdict(dict)
+    for r in replies:
+        runs[r["prompt"]][r["arm"]] = Run(r["tokens"], r["ms"], r["rounds"], r["drafted"])
+    what = f"{ran_on(run)}; rounds driven from Python."
+    return [what, *(part for t in tables(list(runs.values()), run["delay_ms"]) for part in t.markdown())]
 
 
 def _arguments() -> argparse.Namespace:

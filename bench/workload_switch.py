@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 from kit.engine import add_load_options, load_of
 from kit.local import SHORTEST, Local, Reply, round_ms
+from kit.page import Record, Table, ran_on, read_results
 from kit.prompts import Prompt, read_prompts
 from kit.show import Bar, Lines
 
 from adaspark.benchmark.machine import describe, exclusive, wait_quiet
 from adaspark.benchmark.stats import Interval, geometric_mean
-from adaspark.cli.tables import table
 
 PHASES = ("open questions", "copy tasks", "open questions again")
 WINDOWS = (0, 50, 100, 200, 400)  # rounds after the switch
@@ -93,7 +93,8 @@ def main() -> None:
                     measured[number].append((served[0], served[1]))
                     bar.step()
     lines.close()
-    report(measured, args.after)
+    for part in tables(measured, args.after):
+        part.show()
 
 
 def _chosen(prompts: Sequence[Prompt], n: int, number: int) -> list[Prompt]:
@@ -127,21 +128,40 @@ def window_rates(pairs: Sequence[Pair], first: int, end: int | None) -> tuple[fl
     return rates[0], rates[1]
 
 
-def report(measured: Sequence[Sequence[Pair]], after: int) -> None:
+def tables(measured: Sequence[Sequence[Pair]], after: int) -> list[Table]:
     bounds = list(zip(WINDOWS, (*WINDOWS[1:], None), strict=True))
     rows = []
     for name, pairs in zip(PHASES, measured, strict=True):
-        ratios = late_ratios(pairs, after)
         cells = []
         for first, end in bounds:
             live, fresh = window_rates(pairs, first, end)
             cells.append("-" if np.isnan(live) or np.isnan(fresh) else f"{live:.0f} / {fresh:.0f}")
-        rows.append([name, str(late_ratio(pairs, after) or "-"), f"{len(ratios)} of {len(pairs)}", *cells])
-    table(
-        f"live store over fresh store, from round {after} after the switch", ["phase", "ratio [95%]", "replies"]
-        + [f"{first}-{end or ''}" for first, end in bounds], rows,
-        "geometric mean over replies that do not loop; then tokens a second, live / fresh, by rounds after the switch",
-    )  # fmt: skip
+        used = f"{len(late_ratios(pairs, after))} of {len(pairs)}"
+        rows.append([name, str(late_ratio(pairs, after) or "-"), used, *cells])
+    return [
+        Table(
+            f"live store over fresh store, from round {after} after the switch",
+            ["phase", "ratio [95%]", "replies", *(f"{first}-{end or ''}" for first, end in bounds)],
+            rows,
+            "geometric mean over replies that do not loop; then tokens a second, live / fresh, by rounds after the switch",
+        )
+    ]
+
+
+def page(path: Path) -> list[str]:
+    """The table of a stored run as Markdown; nothing where there is no such file."""
+    run, replies = read_results(path)
+    if not run:
+        return []
+    measured: list[list[Pair]] = [[] for _ in PHASES]
+    for live, fresh in zip(replies[::2], replies[1::2], strict=True):  # as they were written
+        measured[live["phase"]].append((_served(live), _served(fresh)))
+    what = f"{ran_on(run)}; {run['sequences']} sequences of three phases of {run['phase']} requests."
+    return [what, *(part for t in tables(measured, run["after"]) for part in t.markdown())]
+
+
+def _served(record: Record) -> Served:
+    return Served(record["before"], tuple(record["tokens"]), tuple(record["ms"]), record["looped"])
 
 
 def _arguments() -> argparse.Namespace:

@@ -20,6 +20,7 @@ import slow_drafter
 import tiny_models as tm
 import workload_switch
 from conftest import LoadDrafter, LoadTarget, ModelFiles
+from kit import learned_costs
 from kit.arms import server_flags
 from kit.engine import request_of
 from kit.local import Local, Reply, round_ms
@@ -194,12 +195,12 @@ def test_time_spent_measuring_is_a_share_of_the_rounds_time() -> None:
 
 def test_a_slope_has_no_steps_and_a_step_is_after_its_row() -> None:
     slope = {n: 2.0 + 0.3 * n for n in range(1, 33)}
-    assert learned_table.steps(slope) == []
+    assert learned_costs.steps(slope) == []
     stairs = {n: t + (1.5 if n > 8 else 0.0) + (3.0 if n > 16 else 0.0) for n, t in slope.items()}
-    found = learned_table.steps(stairs)
+    found = learned_costs.steps(stairs)
     assert [step.rows for step in found] == [8, 16]
     assert found[0].ratio == pytest.approx(stairs[9] / stairs[8])
-    assert learned_table.steps({n: stairs[n] for n in (1, 2, 4, 8, 12, 16)}) == [], "no two widths in a row, no step"
+    assert learned_costs.steps({n: stairs[n] for n in (1, 2, 4, 8, 12, 16)}) == [], "no two widths in a row, no step"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ def test_a_slope_has_no_steps_and_a_step_is_after_its_row() -> None:
     ],
 )
 def test_a_step_is_looked_for_between_priced_widths(learned: dict[int, float], rows: int | None, within: bool) -> None:
-    found = learned_table.find(learned_table.Step(8, 1.5), learned)
+    found = learned_costs.find(learned_costs.Step(8, 1.5), learned)
     assert found.rows == rows
     assert found.within_a_row == within
     if rows == 8:

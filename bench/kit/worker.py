@@ -22,7 +22,8 @@ def main() -> None:
     load = Load(**json.loads(sys.stdin.readline()))
     target, drafter = open_models(load)
     session = load_engine(None).Session(target, drafter)
-    _answer({"threads": target.n_threads, "warnings": [] if drafter is None else drafter.warnings})
+    warnings = [] if drafter is None else drafter.warnings
+    _answer({"threads": target.n_threads, "kernels": target.kernels, "warnings": warnings})
     for line in sys.stdin:
         asked = json.loads(line)
         if "text" in asked:
