@@ -136,12 +136,17 @@ def page(path: Path) -> list[str]:
     run, replies = read_results(path)
     if not run:
         return []
-    rates: list[list[dict[str, float]]] = [[{} for _ in range(run["requests"])] for _ in range(run["sequences"])]
-    shares = [[0.0] * run["requests"] for _ in range(run["sequences"])]
+    done = 1 + max(r["sequence"] for r in replies) if replies else 0
+    rates: list[list[dict[str, float]]] = [[{} for _ in range(run["requests"])] for _ in range(done)]
+    shares = [[0.0] * run["requests"] for _ in range(done)]
     for r in replies:
         rates[r["sequence"]][r["request"]][r["arm"]] = r["steps"] / r["decode_ms"] * 1e3
         if r["arm"] == NEW:
             shares[r["sequence"]][r["request"]] = r["measuring"]
+    if not all(all(sequence) for sequence in rates[-1:]):  # a run that was stopped: its last sequence is not whole
+        rates, shares = rates[:-1], shares[:-1]
+    if not rates:
+        return []
     what = f"{ran_on(run)}; {run['looped']} prompts whose replies loop left out."
     return [what, *(part for t in tables(rates, shares, run["pinned"]) for part in t.markdown())]
 
