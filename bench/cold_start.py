@@ -124,7 +124,7 @@ def tables(rates: Sequence[Sequence[Rates]], shares: Sequence[Sequence[float]], 
             "geometric means over the requests, with 95% intervals",
         ),
         Table(
-            "adaspark from an empty store, by request", ["request", f"to {best}", f"to {KEPT}", "time measuring"],
+            "from an empty store, by request", ["request", f"to {best}", f"to {KEPT}", "time measuring"],
             requests,
             "geometric means over the sequences; time measuring: share of the reply in rounds that measure a width",
         ),

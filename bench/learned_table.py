@@ -196,8 +196,8 @@ def _plot(path: Path, kernels: str, measured: Mapping[int, Measured]) -> None:
         axes.plot(rows, [at.median[n] for n in rows], "-", color=color, label=f"measured, context {at.context}")
         axes.fill_between(
             rows,
-            [at.low(n) for n in rows],
-            [float(np.quantile(at.direct[n], 0.75)) for n in rows],
+            [at.low[n] for n in rows],
+            [at.high[n] for n in rows],
             color=color,
             alpha=0.2,
         )

@@ -209,6 +209,7 @@ def test_a_slope_has_no_steps_and_a_step_is_after_its_row() -> None:
         ({4: 3.0, 8: 4.0, 16: 8.0}, 8, True),
         ({4: 3.0, 9: 6.0, 16: 8.0}, 9, True),
         ({4: 3.0, 12: 6.0, 16: 8.0}, 4, False),  # 4 and 12 are equally far: the narrower
+        ({7: 3.0, 16: 3.1, 24: 5.0}, 7, False),  # the table does not rise there
         ({4: 3.0, 8: 4.0}, None, False),  # nothing beyond 8 rows was measured
         ({}, None, False),
     ],

@@ -51,7 +51,12 @@ class Found:
 
     @property
     def within_a_row(self) -> bool:
-        return self.rows is not None and abs(self.rows - self.step.rows) <= 1
+        return (
+            self.rows is not None
+            and self.ratio is not None
+            and abs(self.rows - self.step.rows) <= 1
+            and self.ratio > 1.0 + LEAST_STEP
+        )
 
 
 def steps(times: Mapping[int, float], least: float = LEAST_STEP) -> list[Step]:
