@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -97,18 +98,18 @@ def main() -> None:
     rng = random.Random(args.seed)
     prompts = read_prompts(args.prompts, args.n_prompts)
     block = local.drafter.n_draft
-    common = {"top_k": local.drafter.top_k, "max_rows": local.target.max_rows}
+    make = partial(Scheduler, top_k=local.drafter.top_k, max_rows=local.target.max_rows)
     schedulers = {
-        "plain": Scheduler(block=0, pinned_rows=1, text=False, **common),
-        "no text": Scheduler(block=block, text=False, **common),
-        "text": Scheduler(block=block, **common),
+        "plain": make(block=0, pinned_rows=1, text=False),
+        "no text": make(block=block, text=False),
+        "text": make(block=block),
     }
     lines = Lines(args.out)
     lines.write(
         "run", machine=describe(), target=args.target.name, kernels=local.target.kernels,
         threads=local.target.n_threads, n_predict=args.n_predict, delay_ms=args.delay_ms,
     )  # fmt: skip
-    decode(local, Scheduler(block=0, pinned_rows=1, text=False, **common), local.ids(prompts[0]), 16, 0.0)
+    decode(local, make(block=0, pinned_rows=1, text=False), local.ids(prompts[0]), 16, 0.0)
     runs: list[dict[str, Run]] = []
     with Bar("slow drafter", len(prompts)) as bar:
         for prompt in prompts:
