@@ -102,10 +102,14 @@ ggml_tensor * Layers::short_convolution(ggml_tensor * x, const BlockTensors & b,
     ggml_tensor * written = ggml_set_rows(ctx_, conv_->inputs(ctx_, state), inputs, conv_rows_->slots());
     ggml_tensor * taps = ggml_get_rows(ctx_, written, conv_rows_->reads());
     taps = ggml_mul(ctx_, ggml_reshape_3d(ctx_, taps, n, conv_->taps(), rows), b.conv); // [n_embd][taps][rows]
-    ggml_tensor * sum = nullptr;
-    for (int32_t t = 0; t < conv_->taps(); ++t) {
-        ggml_tensor * tap = ggml_view_2d(ctx_, taps, n, rows, taps->nb[2], static_cast<std::size_t>(t) * taps->nb[1]);
-        sum = sum == nullptr ? tap : ggml_add(ctx_, sum, tap);
+    std::vector<ggml_tensor *> parts(static_cast<std::size_t>(conv_->taps()));
+    for (std::size_t t = 0; t < parts.size(); ++t) {
+        parts[t] = ggml_view_2d(ctx_, taps, n, rows, taps->nb[2], t * taps->nb[1]);
+        p_.add(parts[t]); // first: sums that stand side by side are one kernel on CUDA
+    }
+    ggml_tensor * sum = parts[0];
+    for (std::size_t t = 1; t < parts.size(); ++t) {
+        sum = ggml_add(ctx_, sum, parts[t]);
     }
     return ggml_mul(ctx_, sum, part(1));
 }
