@@ -29,8 +29,8 @@ class Reader {
 
     void read() {
         drafter_ = arch_ == "dflash";
-        hybrid_ = executor_ == Executor::own && (arch_ == "lfm2" || arch_ == "lfm2moe");
-        routed_ = arch_ == "qwen3moe" || (hybrid_ && arch_ == "lfm2moe");
+        hybrid_ = arch_ == "lfm2" || arch_ == "lfm2moe";
+        routed_ = arch_ == "qwen3moe" || arch_ == "lfm2moe";
         if (arch_ != "llama" && arch_ != "qwen2" && arch_ != "qwen3" && !routed_ && !hybrid_ && !drafter_) {
             throw Unsupported("architecture '" + arch_ + "'");
         }

@@ -21,7 +21,7 @@ namespace adaspark::graph {
 // What runs the graph; it decides which files are understood.
 enum class Executor {
     own, // our kernels: the formats they multiply
-    ggml // ggml's operations: no short convolutions, but any format (whether the device multiplies it is asked later)
+    ggml // ggml's operations: any format (whether the device multiplies it is asked later)
 };
 
 inline constexpr int32_t kMaxTaps = 16;         // inputs of a short convolution, at most
