@@ -211,7 +211,10 @@ def test_a_head_that_says_nothing_or_nonsense(confidence: float) -> None:
         assert 1 <= len(got.tree["tokens"]) <= 64
         assert math.isfinite(got.report["tokens"])
     assert np.isfinite(core.acceptance["weights"]).all()
-    assert all(math.isfinite(core.acceptance[name]) for name in ("intercept", "text_intercept", "offset", "guard_fitted", "guard_head"))
+    assert all(
+        math.isfinite(core.acceptance[name])
+        for name in ("intercept", "text_intercept", "offset", "guard_fitted", "guard_head")
+    )
     assert make_scheduler(text=False, gating=False).load(core.save())
 
 
