@@ -232,21 +232,25 @@ def test_a_head_that_says_nothing_or_nonsense(confidence: float) -> None:
         assert 1 <= len(got.tree["tokens"]) <= 64
         assert math.isfinite(got.report["tokens"])
     assert np.isfinite(core.acceptance["weights"]).all()
-    assert all(math.isfinite(core.acceptance[name]) for name in ("intercept", "offset", "guard_fitted", "guard_head"))
+    assert all(
+        math.isfinite(core.acceptance[name])
+        for name in ("intercept", "text_intercept", "offset", "guard_fitted", "guard_head")
+    )
     assert make_scheduler(text=False, gating=False).load(core.save())
 
 
 def test_what_restarts_with_a_request_and_what_stays() -> None:
-    """7: the intercept and the head's offset restart, coefficients and prices stay."""
+    """7: the intercepts and the head's offset restart, coefficients and prices stay."""
     core = make_scheduler(gating=False)
     serve(core, 13, requests=1)
     before = core.acceptance
     assert before["intercept"] != 0.0
+    assert before["text_intercept"] != 0.0
     assert before["offset"] != 0.0
     state = core.save()
     core.begin_request(np.arange(9, dtype=np.int32), 1, 100)
     after = core.acceptance
-    assert (after["intercept"], after["offset"]) == (0.0, 0.0)
+    assert (after["intercept"], after["text_intercept"], after["offset"]) == (0.0, 0.0, 0.0)
     np.testing.assert_array_equal(after["weights"], before["weights"])
     fresh = make_scheduler(gating=False)
     assert fresh.load(state)
