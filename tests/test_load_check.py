@@ -13,7 +13,6 @@ import tiny_models as tm
 from conftest import LoadTarget, ModelFiles
 from engine_tools import in_child, open_drafter, open_target
 from gguf import GGMLQuantizationType as Ggml
-from test_own_kernels import qwen2
 
 from adaspark import Engine, _engine
 from adaspark.errors import ModelError
@@ -123,14 +122,15 @@ def test_a_message_is_utf8_and_not_endless(models: ModelFiles, tmp_path: Path, l
 
 def test_a_target_whose_blocks_llama_cpp_does_not_hand_out(models: ModelFiles) -> None:
     """llama.cpp aborts on it in the first forward; the target itself is whole, and stays so."""
-    target = open_target(models.write(qwen2(models)), kernels="llama")
+    file = models.write(tm.qwen2(models.target(tm.DENSE).file))
+    target = open_target(file, kernels="llama")
     wanted = target.prefill([5, 6, 7])
     target.clear()
     path = models.drafter_path(tm.DENSE, tm.DrafterSpec())
     with pytest.raises(_engine.DrafterError, match="'qwen2' target"):
         open_drafter(path, target)
     np.testing.assert_array_equal(target.prefill([5, 6, 7]), wanted)
-    open_drafter(path, open_target(models.write(qwen2(models)), kernels="own"))
+    open_drafter(path, open_target(file, kernels="own"))
 
 
 def test_a_feed_forward_one_wide(models: ModelFiles) -> None:

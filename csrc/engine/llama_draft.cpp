@@ -7,6 +7,7 @@
 #include "engine/llama_ext.h"
 #include "engine/llama_target.h"
 #include "engine/load_error.h"
+#include "engine/threads.h"
 #include "engine/topk.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ class LlamaDraft final : public DraftBackend {
         : path_(path), target_(target), info_(info),
           width_(info.target_layers.size() * static_cast<std::size_t>(target.n_embd())) {
         open(options, progress);
-        try_out(options.n_threads);
+        try_out();
     }
 
     ~LlamaDraft() override {
@@ -105,8 +106,8 @@ class LlamaDraft final : public DraftBackend {
     }
 
     // As LlamaTarget::try_forward(): one row injected, the shortest block drafted.
-    void try_out(int32_t n_threads) {
-        llama_set_n_threads(ctx_, 1, 1);
+    void try_out() {
+        const OneThread alone(ctx_);
         const std::vector<float> features(width_, 0.0F);
         Block block;
         try {
@@ -117,7 +118,6 @@ class LlamaDraft final : public DraftBackend {
                                "). The file is damaged: download or convert it again");
         }
         clear();
-        llama_set_n_threads(ctx_, n_threads, n_threads);
     }
 
     void close() {

@@ -171,16 +171,15 @@ void LlamaTarget::tap_check() {
     }
 }
 
-// What llama.cpp aborts on in a forward is an error of loading. On one thread: an abort on another ends the process.
+// What llama.cpp aborts on in a forward is an error of loading.
 void LlamaTarget::try_forward() {
     if (labelled_[0] > 0) {
         return; // it has run before
     }
-    llama_set_n_threads(ctx_, 1, 1);
+    const OneThread alone(ctx_);
     const int32_t token = 0;
     prefill({&token, 1}, 0, true);
     clear();
-    llama_set_n_threads(ctx_, shape_.n_threads, n_threads_batch_);
 }
 
 const float * LlamaTarget::tapped(int32_t layer) const { return taps_rows(ctx_, layer); }

@@ -54,7 +54,6 @@ class LlamaTarget final : public TargetBackend {
     llama_context * ctx_ = nullptr;
     std::unique_ptr<llama_batch> batch_;
     std::size_t n_vocab_ = 0;
-    int32_t n_threads_batch_ = 0;
     std::vector<int32_t> taps_; // tapped blocks
 
     // A leaf of the tree is a sequence label of llama.cpp; row i carries the labels [label_lo_[i], label_hi_[i]) of the

@@ -75,8 +75,8 @@ LlamaTarget::~LlamaTarget() {
 
 void LlamaTarget::load(const TargetOptions & options, const LoadProgress & progress) {
     shape_.n_threads = options.n_threads > 0 ? options.n_threads : physical_cores();
-    n_threads_batch_ = options.n_threads_batch > 0 ? options.n_threads_batch : shape_.n_threads;
-    threads_ = std::make_unique<ThreadPool>(std::max(shape_.n_threads, n_threads_batch_));
+    const int32_t n_threads_batch = options.n_threads_batch > 0 ? options.n_threads_batch : shape_.n_threads;
+    threads_ = std::make_unique<ThreadPool>(std::max(shape_.n_threads, n_threads_batch));
 
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options.n_gpu_layers;
@@ -106,7 +106,7 @@ void LlamaTarget::open_context(const TargetOptions & options) {
     params.kv_unified = true; // a tree's leaves share the committed cells
     params.swa_full = true;   // rows that are dropped must not have pushed windowed cells out
     params.n_threads = shape_.n_threads;
-    params.n_threads_batch = n_threads_batch_;
+    params.n_threads_batch = options.n_threads_batch > 0 ? options.n_threads_batch : shape_.n_threads;
     params.type_k = cache_type(options.cache_type_k, "cache_type_k");
     params.type_v = cache_type(options.cache_type_v, "cache_type_v");
     params.flash_attn_type = flash_attention(options.flash_attention);

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import mutate
-import numpy as np
 import tiny_models as tm
 from gguf import GGMLQuantizationType as Ggml
 
@@ -21,17 +20,6 @@ class Pair:
     name: str
     target: mutate.File
     drafter: mutate.File
-
-
-def qwen2(llama: tm.Gguf) -> tm.Gguf:
-    """A llama file as qwen2: with biases on queries, keys and values."""
-    keys = {k.replace("llama.", "qwen2.", 1): v for k, v in llama.keys.items()}
-    biases = {
-        name.replace(".weight", ".bias"): np.full(np.asarray(w).shape[0], 0.1, np.float32)
-        for name, w in llama.tensors.items()
-        if name.endswith(("attn_q.weight", "attn_k.weight", "attn_v.weight"))
-    }
-    return tm.Gguf("qwen2", keys | {"tokenizer.ggml.pre": "qwen2"}, {**llama.tensors, **biases})
 
 
 def in_format(file: tm.Gguf, kind: Ggml) -> tm.Gguf:
@@ -78,7 +66,7 @@ def pairs(folder: Path) -> list[Pair]:
         drafter_file = tm.without_vocabulary(drafter) if number == 5 else drafter.file
         add(f"{spec.architecture}-{kind.name}", in_format(target.file, kind), in_format(drafter_file, draft_kind))
         if number == 0:
-            add("qwen2-F32", qwen2(target.file), drafter.file)
+            add("qwen2-F32", tm.qwen2(target.file), drafter.file)
         if number == 7:  # formats that gguf-py does not write
             source = str(target.file.write(folder / "f32.gguf"))
             for name in ("Q5_K", "Q6_K"):
