@@ -39,6 +39,13 @@ def tensor(name: str, kind: Ggml) -> Callable[[ModelFiles], tm.Gguf]:
     return make
 
 
+def renamed(models: ModelFiles, architecture: str) -> tm.Gguf:
+    """A llama file under another architecture's name."""
+    file = models.target(tm.DENSE).file
+    changed = {k.replace("llama.", architecture + ".", 1): v for k, v in file.keys.items()}
+    return tm.Gguf(architecture, changed, file.tensors)
+
+
 def spelt(model: str, token: str = "") -> Callable[[ModelFiles], tm.Gguf]:
     """Another kind of tokenizer on the same tokens, with scores; ``token`` is one of them."""
     tokens = [*tm.VOCABULARY.texts[:-1], token or tm.VOCABULARY.texts[-1]]
@@ -57,6 +64,8 @@ CASES: dict[str, tuple[Callable[[ModelFiles], tm.Gguf], str]] = {
     "a matrix of integers": (tensor("blk.0.attn_q.weight", Ggml.I8), "'blk.0.attn_q.weight' is stored as i8"),
     "a matrix of activations": (tensor("token_embd.weight", Ggml.Q8_K), "'token_embd.weight' is stored as q8_K"),
     "an endless token": (spelt("plamo2", "y" * 100_000), "entry 319 of the metadata key 'tokenizer.ggml.tokens'"),
+    "no text to write": (keys(tm.DENSE, llama__attention__causal=False), "'llama.attention.causal' is false"),
+    "a diffusion model": (lambda models: renamed(models, "llada"), "'llada' is not a decoder-only language model"),
     "no vocabulary": (keys(tm.DENSE, tokenizer__ggml__model="none"), "no vocabulary"),
 }  # fmt: skip
 

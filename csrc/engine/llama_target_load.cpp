@@ -85,8 +85,9 @@ void LlamaTarget::load(const TargetOptions & options, const LoadProgress & progr
     n_vocab_ = static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_)));
     shape_.n_embd = llama_model_n_embd(model_);
     shape_.n_layer = llama_model_n_layer(model_);
-    if (!llama_model_has_decoder(model_) || llama_model_has_encoder(model_)) {
-        throw ModelError(path_ + ": architecture '" + architecture_ + "' is not a decoder-only language model");
+    if (!llama_model_has_decoder(model_) || llama_model_has_encoder(model_) || llama_model_is_diffusion(model_)) {
+        throw ModelError(path_ + ": architecture '" + architecture_ +
+                         "' is not a decoder-only language model that writes token after token");
     }
 }
 

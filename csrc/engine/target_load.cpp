@@ -24,6 +24,10 @@ void check_role(const GgufFile & file) {
     if (arch == "clip") {
         throw ModelError(file.path() + ": this file is an image projector, not a language model");
     }
+    if (const std::string key = arch + ".attention.causal"; !file.boolean(key).value_or(true)) {
+        throw ModelError(file.path() + ": the metadata key '" + key +
+                         "' is false: this model embeds text, it does not write it");
+    }
 }
 
 } // namespace
