@@ -2,7 +2,7 @@
 
 file(GLOB kernel_sources CONFIGURE_DEPENDS kernels/*.cpp)
 if(NOT (CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang"))
-    list(FILTER kernel_sources EXCLUDE REGEX "kernels_avx")
+    list(FILTER kernel_sources EXCLUDE REGEX "kernels_(avx|amx)")
     set(kernels_x86 OFF)
 else()
     set(kernels_x86 ON)
@@ -25,6 +25,7 @@ if(kernels_x86)
     set_source_files_properties(kernels/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${avx2}")
     set_source_files_properties(kernels/kernels_avxvnni.cpp PROPERTIES COMPILE_OPTIONS "${avx2};-mavxvnni")
     # GCC 12 takes the undefined sources of unmasked AVX-512 intrinsics in its own header for mistakes.
-    set_source_files_properties(kernels/kernels_avx512vnni.cpp PROPERTIES
-        COMPILE_OPTIONS "${avx2};-mavx512f;-mavx512bw;-mavx512vl;-mavx512vnni;-Wno-uninitialized;-Wno-maybe-uninitialized")
+    set(avx512 "${avx2};-mavx512f;-mavx512bw;-mavx512vl;-mavx512vnni;-Wno-uninitialized;-Wno-maybe-uninitialized")
+    set_source_files_properties(kernels/kernels_avx512vnni.cpp PROPERTIES COMPILE_OPTIONS "${avx512}")
+    set_source_files_properties(kernels/kernels_amx.cpp PROPERTIES COMPILE_OPTIONS "${avx512};-mgfni")
 endif()

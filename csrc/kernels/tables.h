@@ -9,5 +9,6 @@ extern const Kernels kPortable;
 extern const Kernels kAvx2;
 extern const Kernels kAvxVnni;
 extern const Kernels kAvx512Vnni;
+const Kernels & amx_table();
 
 } // namespace adaspark::kernels
