@@ -109,7 +109,8 @@ template <Format F, int RB> void panel_store(const Gemm & g, int32_t panel, int3
         });
     };
     const auto keep = [&](int32_t b, auto odd) {
-        each<kHalves<F>>([&](auto h) { tile_store<2 * odd + h>(s.sums[b % kRing] + h * kMost * kColumns, 4 * kColumns); });
+        each<kHalves<F>>(
+            [&](auto h) { tile_store<2 * odd + h>(s.sums[b % kRing] + h * kMost * kColumns, 4 * kColumns); });
     };
     for (int32_t i = 0; i < blocks + kScale; ++i) {
         if (i < blocks) {
