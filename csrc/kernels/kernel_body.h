@@ -13,9 +13,9 @@ namespace adaspark::kernels::ADASPARK_SIMD {
 
 // ---- matrix products -----------------------------------------------------------------------------------------------
 
-constexpr int32_t kRows = 8;              // rows multiplied together: what the registers hold
-constexpr int kParts = kColumns / kWide;  // turns over a panel; only the first finds it in memory
-constexpr int32_t kAhead = 8192;          // bytes: how far ahead weights are asked for, across panels
+constexpr int32_t kRows = 8;             // rows multiplied together: what the registers hold
+constexpr int kParts = kColumns / kWide; // turns over a panel; only the first finds it in memory
+constexpr int32_t kAhead = 8192;         // bytes: how far ahead weights are asked for, across panels
 
 // One part of a panel times RB rows. Each output is one chain of fused multiply-adds over ascending inputs (F32
 // activations) or ascending blocks of 32 (int8 activations: the scaled sums, then the minimum).
