@@ -91,6 +91,13 @@ class TargetOptions:
     # options
     kernels: str
 
+class DeviceTimes(TypedDict):
+    """Microseconds inside a device's calls so far: copies asked for, graphs started, waiting for it."""
+
+    copy_us: float
+    submit_us: float
+    wait_us: float
+
 @final
 class Target:
     """A GGUF model with its context (KV cache).
@@ -158,6 +165,13 @@ class Target:
         """Append committed tokens; the logits (n_vocab,) after the last one. ContextFullError when they do not fit.
 
         Empty when ``progress`` (tokens done, tokens in all) returned False; what was decoded by then stays committed.
+        """
+    def device_times(self) -> DeviceTimes | None:
+        """Of the target and its drafter, on a graph of ggml's operations; None elsewhere."""
+    def replay_us(self, n: int) -> float:
+        """Microseconds of one run of the last forward's graph, of ``n`` started one behind the other without waiting.
+
+        What the device itself takes; nan where there is no such graph.
         """
     def verify(
         self,
@@ -234,7 +248,7 @@ class Request:
     n_predict: int  # tokens; -1 = until the context ends
     temperature: float  # 0 = argmax
     top_k: int  # 0 = off
-    top_p: float  # 1 = off
+    top_p: float  # 1 = off, 0 = the likeliest alone
     min_p: float  # 0 = off
     seed: int
     stop: list[str]

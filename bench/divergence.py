@@ -9,6 +9,12 @@ texts may part where two tokens are as good as equal. This program shows that th
    left with holes, as in use.
 2. Where an arm's reply first differs from plain's, plain's own logits there (one row at a time) must hold the two
    tokens less than 2 e apart: each of them may be off by e.
+3. That e is a maximum over many positions, and where it is large it allows much. So the same prefix is run again at the
+   very position, with other numbers of rows: e(chains), the largest difference of the two tokens' logits from plain's
+   over one prefill and over chains of every width up to the arm's, from several starts, in which all rows are right: no
+   tree, no dropped row and no moved slot is in them. e(rounds), the same over rounds like the arm's. The tokens must lie
+   less than twice the larger apart. "ahead" counts the chains that put the arm's token before plain's: there the text
+   parts without any of what AdaSpark adds.
 
 Exit status 1 when a difference is not such a near tie, else 0.
 """
@@ -47,6 +53,13 @@ class Difference:
     gap: float  # plain's logit of its own token minus that of the arm's
     top2: float  # plain's best logit minus its second
     tokens: tuple[int, int]  # plain's, the arm's; -1 = none, the reply ended
+    chains: float  # largest difference of the two tokens' logits from plain's at this position
+    rounds: float
+    ahead: float  # share of the chains that have the arm's token before plain's
+
+    @property
+    def noise(self) -> float:
+        return max(self.chains, self.rounds)
 
 
 def main() -> int:
@@ -71,7 +84,7 @@ def main() -> int:
                     other = _reply(session, target, ids, arm, args.n_predict)
                     at = first_difference(plain, other)
                     if at is not None:
-                        found[arm].append(_look(target, ids, plain, other, at, prompt.line))
+                        found[arm].append(_look(target, ids, plain, other, at, prompt.line, arm, rng))
                         noisy = max(noisy, at)
                 n = min(max(left, noisy), len(plain) - 1)
                 if n > 0:
@@ -85,7 +98,8 @@ def main() -> int:
         for d in differences:
             lines.write(
                 "difference", arm=arm, prompt=d.prompt, position=d.position, gap=d.gap, top2=d.top2, tokens=d.tokens,
-                near_tie=d.gap < 2 * noise[arm],
+                near_tie=d.gap < 2 * noise[arm], here_chains=d.chains, here_rounds=d.rounds, ahead=d.ahead,
+                near_tie_here=d.gap < 2 * d.noise,
             )  # fmt: skip
     lines.close()
     return 1 if bad else 0
@@ -125,19 +139,38 @@ def _measure_noise(
 ) -> None:
     single = _one_by_one(target, ids, text)
     for arm, largest in noise.items():
-        target.clear()
-        target.prefill(ids)
-        at = 0
-        while at < len(text):
-            right = int(rng.integers(0, min(Arm.parse(arm).rows, len(text) - at, 8)))
-            tokens, parents, path = _round(
-                text[at : at + right + 1], Arm.parse(arm).rows, arm.startswith("chain"), target, rng
-            )
-            logits = _verify(target, tokens, parents)[path]
-            target.commit(path)
-            largest = max(largest, float(np.abs(logits - single[at + 1 : at + len(path) + 1]).max()))
-            at += len(path)
-        noise[arm] = largest
+        logits = _in_rounds(target, ids, text, arm, rng)
+        noise[arm] = max(largest, float(np.abs(logits - single).max()))
+
+
+def _in_rounds(target: Target, ids: list[int], text: list[int], arm: str, rng: np.random.Generator) -> Logits:
+    """As ``_one_by_one``, computed in rounds like the arm's."""
+    target.clear()
+    out = [target.prefill(ids)[None, :]]
+    at = 0
+    while at < len(text):
+        right = int(rng.integers(0, min(Arm.parse(arm).rows, len(text) - at, 8)))
+        tokens, parents, path = _round(
+            text[at : at + right + 1], Arm.parse(arm).rows, arm.startswith("chain"), target, rng
+        )
+        out.append(_verify(target, tokens, parents)[path])
+        target.commit(path)
+        at += len(path)
+    return np.concatenate(out)
+
+
+def _in_chains(target: Target, ids: list[int], text: list[int], width: int, first: int) -> Logits:
+    """The logits behind ``text``, in chains of ``width`` rows after one of ``first``; every row is right."""
+    target.clear()
+    target.prefill(ids)
+    logits: Logits | None = None
+    ends = [*range(first, len(text), width), len(text)]
+    for begin, end in zip([0, *ends], ends, strict=False):
+        if end > begin:
+            logits = _verify(target, text[begin:end], list(range(-1, end - begin - 1)))[-1]
+            target.commit(list(range(end - begin)))
+    assert logits is not None
+    return logits
 
 
 def _round(
@@ -162,12 +195,32 @@ def _round(
     return tokens, parents, path
 
 
-def _look(target: Target, ids: list[int], plain: list[int], other: list[int], at: int, line: int) -> Difference:
+def _look(
+    target: Target, ids: list[int], plain: list[int], other: list[int], at: int, line: int, arm: str,
+    rng: np.random.Generator,
+) -> Difference:  # fmt: skip
     logits = _one_by_one(target, ids, plain[:at])[-1]
     second, best = np.sort(logits)[-2:]
     pair = tuple(reply[at] if at < len(reply) else -1 for reply in (plain, other))
-    values = [_end_logit(target, logits) if token < 0 else float(logits[token]) for token in pair]
-    return Difference(line, at, values[0] - values[1], float(best - second), (pair[0], pair[1]))
+
+    def of_pair(logits: Logits) -> NDArray[np.float64]:
+        return np.array([_end_logit(target, logits) if token < 0 else logits[token] for token in pair], np.float64)
+
+    values = of_pair(logits)
+    target.clear()
+    chains = [of_pair(target.prefill([*ids, *plain[:at]]))]
+    rounds = []
+    if at > 0:
+        widest = min(Arm.parse(arm).rows, target.max_chain + 1)
+        widths = sorted({w for w in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if w < widest} | {widest})
+        for width in widths:
+            for first in sorted({1, (width + 1) // 2, width}):
+                chains.append(of_pair(_in_chains(target, ids, plain[:at], width, first)))
+        rounds = [of_pair(_in_rounds(target, ids, plain[:at], arm, rng)[-1]) for _ in range(4)]
+    noises = [max((float(np.abs(v - values).max()) for v in runs), default=0.0) for runs in (chains, rounds)]
+    ahead = sum(v[1] > v[0] for v in chains) / len(chains)
+    gap = float(values[0] - values[1])
+    return Difference(line, at, gap, float(best - second), (pair[0], pair[1]), noises[0], noises[1], float(ahead))
 
 
 def _end_logit(target: Target, logits: Logits) -> float:
@@ -182,7 +235,7 @@ def _report(
     rows, bad = [], 0
     for arm, differences in found.items():
         gaps = [d.gap for d in differences]
-        wrong = [d for d in differences if d.gap >= 2 * noise[arm]]
+        wrong = [d for d in differences if d.gap >= 2 * noise[arm] or d.gap >= 2 * d.noise]
         bad += len(wrong)
         rows.append(
             [
@@ -191,16 +244,24 @@ def _report(
                 str(len(gaps)),
                 f"{max(gaps):.4f}" if gaps else "-",
                 f"{noise[arm]:.4f}",
+                f"{np.median([d.noise for d in differences]):.4f}" if gaps else "-",
+                f"{max(d.gap / max(2 * d.noise, 1e-9) for d in differences):.2f}" if gaps else "-",
+                f"{np.mean([d.ahead for d in differences]):.0%}" if gaps else "-",
                 str(len(wrong)),
             ]
         )
         for d in wrong:
-            print(f"NOT A NEAR TIE: {arm}, prompt {d.prompt}, token {d.position}: gap {d.gap:.4f}, tokens {d.tokens}")
+            print(
+                f"NOT A NEAR TIE: {arm}, prompt {d.prompt}, token {d.position}: gap {d.gap:.4f}, noise there "
+                f"{d.noise:.4f}, tokens {d.tokens}"
+            )
     table(
         f"{prompts} prompts, {tokens} tokens of plain text",
-        ["arm", "equal", "parted", "largest gap", "noise e", "gap >= 2e"],
+        ["arm", "equal", "parted", "largest gap", "noise e", "e there", "gap / 2e there", "ahead", "no near tie"],
         rows,
-        f"gap: plain's logit of its own token minus that of the arm's, where they part; noise over {positions} positions",
+        "gap: plain's logit of its own token minus that of the arm's, where they part; e: largest noise over "
+        f"{positions} positions; e there: median of the noise where texts part; gap / 2e there: the largest; ahead: "
+        "chains without trees that put the arm's token first",
     )
     return bad
 

@@ -2,8 +2,10 @@
 
 What a verify costs does not depend on the values of the weights, so the cost curves of such a file are those of the real
 one, and it is made on the spot: no download. The bytes of a quantised tensor are one random chunk, repeated; its scales
-are valid and give numbers around 0 with a deviation of about 0.02, so that nothing overflows. Formats follow llama.cpp's Q4_K_M: Q4_K, and Q6_K for the head, and for the
-values and the inner feed-forward product of half of the blocks. The vocabulary is made up; the text means nothing.
+are valid and give numbers around 0 with a deviation of about 0.02, so that nothing overflows. Formats follow llama.cpp's
+Q4_K_M: Q4_K, and Q6_K for the head, and for the values and the inner feed-forward product of half of the blocks; Q5_0
+and Q8_0 instead where rows are no multiple of 256. ``--format`` takes one format for all. The vocabulary is made up; the
+text means nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
 # steps, half of what 4 bits reach.
 SCALES = {
     Ggml.Q4_0: ((0, 4e-3),),
+    Ggml.Q5_0: ((0, 2e-3),),
     Ggml.Q8_0: ((0, 2.7e-4),),
     Ggml.Q4_K: ((0, 8e-5), (2, 6e-4)),
     Ggml.Q6_K: ((208, 1.7e-5),),
 }
 DEVIATION = 0.02
+INSTEAD = {Ggml.Q4_K: Ggml.Q5_0, Ggml.Q6_K: Ggml.Q8_0}  # of rows that are no multiple of 256
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,44 @@ class Shape:
     tied: bool = False
     n_expert: int = 0
     n_expert_used: int = 0
+    n_ff_dense: int = 0  # of blocks before the first routed one; `n_ff` is an expert's
+    n_dense: int = 0  # such blocks
+    attention: tuple[int, ...] | None = None  # blocks with attention; the others have a short convolution
+    conv_taps: int = 3
+
+    @property
+    def hybrid(self) -> bool:
+        return self.attention is not None
 
 
+# LFM2.5's widths and numbers of blocks are those of its model cards and of LFM2's configurations; that both sum to the
+# published parameters (2.69 and 8.3 billion) was checked. Which of its blocks have attention is a guess, which no cost
+# depends on.
 SHAPES = {
     "qwen3-8b": Shape("qwen3", 36, 4096, 32, 8, 128, 12288, 151936, 1e6),
     "qwen3-4b": Shape("qwen3", 36, 2560, 32, 8, 128, 9728, 151936, 1e6, tied=True),
     "qwen3-30b-a3b": Shape("qwen3moe", 48, 2048, 32, 4, 128, 768, 151936, 1e6, n_expert=128, n_expert_used=8),
+    "lfm2.5-2.6b": Shape(
+        "lfm2", 30, 2048, 32, 8, 64, 10752, 128000, 1e6, tied=True, attention=(2, 6, 9, 13, 17, 21, 24, 27)
+    ),
+    "lfm2.5-8b-a1b": Shape(
+        "lfm2moe",
+        24,
+        2048,
+        32,
+        8,
+        64,
+        1792,
+        128000,
+        1e6,
+        tied=True,
+        n_expert=32,
+        n_expert_used=4,
+        n_ff_dense=7168,
+        n_dense=2,
+        attention=(2, 6, 10, 14, 18, 21),
+    ),
+    "qwen2.5-coder-0.5b": Shape("qwen2", 24, 896, 14, 2, 64, 4864, 151936, 1e6, tied=True),
     "smollm2-135m": Shape("llama", 30, 576, 9, 3, 64, 1536, 49152, 1e5, Ggml.Q4_0, mixed=False, tied=True),
 }
 
@@ -115,9 +151,15 @@ def _write_keys(writer: gguf.GGUFWriter, shape: Shape, n_ctx: int) -> None:
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(shape.n_embd)
     writer.add_block_count(shape.n_layer)
-    writer.add_feed_forward_length(shape.n_ff)
+    writer.add_feed_forward_length(shape.n_ff_dense or shape.n_ff)
     writer.add_head_count(shape.n_head)
-    writer.add_head_count_kv(shape.n_head_kv)
+    heads = shape.n_head_kv
+    attention = shape.attention
+    writer.add_head_count_kv(
+        heads if attention is None else [heads if i in attention else 0 for i in range(shape.n_layer)]
+    )
+    if shape.hybrid:
+        writer.add_uint32(f"{shape.architecture}.shortconv.l_cache", shape.conv_taps)
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
     writer.add_rope_dimension_count(shape.head_dim)
@@ -127,6 +169,9 @@ def _write_keys(writer: gguf.GGUFWriter, shape: Shape, n_ctx: int) -> None:
         writer.add_expert_count(shape.n_expert)
         writer.add_expert_used_count(shape.n_expert_used)
         writer.add_expert_feed_forward_length(shape.n_ff)
+        if shape.hybrid:
+            writer.add_leading_dense_block_count(shape.n_dense)
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     letters = _byte_letters()
     tokens = [*CONTROL, *letters]
     tokens += [f"<|reserved_{i}|>" for i in range(shape.n_vocab - len(tokens))]
@@ -152,7 +197,7 @@ def _tensors(shape: Shape) -> list[tuple[str, Ggml, tuple[int, ...]]]:
     out: list[tuple[str, Ggml, tuple[int, ...]]] = [
         # A tied embedding is the head too, and has its format.
         ("token_embd.weight", better if shape.tied else shape.matrix, (shape.n_vocab, d)),
-        ("output_norm.weight", Ggml.F32, (d,)),
+        ("token_embd_norm.weight" if shape.hybrid else "output_norm.weight", Ggml.F32, (d,)),
     ]
     if not shape.tied:
         out.append(("output.weight", better, (shape.n_vocab, d)))
@@ -161,17 +206,28 @@ def _tensors(shape: Shape) -> list[tuple[str, Ggml, tuple[int, ...]]]:
         eighth = shape.n_layer // 8
         more = layer < eighth or layer >= 7 * shape.n_layer // 8 or (layer - eighth) % 3 == 2
         fine = better if more else shape.matrix
-        out += [
-            (p + "attn_norm.weight", Ggml.F32, (d,)),
-            (p + "attn_q.weight", shape.matrix, (q, d)),
-            (p + "attn_k.weight", shape.matrix, (kv, d)),
-            (p + "attn_v.weight", fine, (kv, d)),
-            (p + "attn_output.weight", shape.matrix, (d, q)),
-            (p + "ffn_norm.weight", Ggml.F32, (d,)),
-        ]
-        if shape.architecture != "llama":
-            out += [(p + f"attn_{part}_norm.weight", Ggml.F32, (shape.head_dim,)) for part in "qk"]
-        if shape.n_expert:
+        out += [(p + "attn_norm.weight", Ggml.F32, (d,)), (p + "ffn_norm.weight", Ggml.F32, (d,))]
+        if shape.attention is not None and layer not in shape.attention:
+            out += [
+                (p + "shortconv.conv.weight", Ggml.F32, (d, shape.conv_taps)),
+                (p + "shortconv.in_proj.weight", shape.matrix, (3 * d, d)),
+                (p + "shortconv.out_proj.weight", shape.matrix, (d, d)),
+            ]
+        else:
+            out += [
+                (p + "attn_q.weight", shape.matrix, (q, d)),
+                (p + "attn_k.weight", shape.matrix, (kv, d)),
+                (p + "attn_v.weight", fine, (kv, d)),
+                (p + "attn_output.weight", shape.matrix, (d, q)),
+            ]
+            if shape.architecture == "qwen2":
+                out += [(p + f"attn_{part}.bias", Ggml.F32, (q if part == "q" else kv,)) for part in "qkv"]
+            elif shape.architecture != "llama":
+                out += [(p + f"attn_{part}_norm.weight", Ggml.F32, (shape.head_dim,)) for part in "qk"]
+        n_ff = shape.n_ff_dense or shape.n_ff
+        if shape.n_expert and layer >= shape.n_dense:
+            if shape.hybrid:
+                out.append((p + "exp_probs_b.bias", Ggml.F32, (shape.n_expert,)))
             out += [
                 (p + "ffn_gate_inp.weight", Ggml.F32, (shape.n_expert, d)),
                 (p + "ffn_gate_exps.weight", shape.matrix, (shape.n_expert, shape.n_ff, d)),
@@ -180,18 +236,20 @@ def _tensors(shape: Shape) -> list[tuple[str, Ggml, tuple[int, ...]]]:
             ]
         else:
             out += [
-                (p + "ffn_gate.weight", shape.matrix, (shape.n_ff, d)),
-                (p + "ffn_up.weight", shape.matrix, (shape.n_ff, d)),
-                (p + "ffn_down.weight", fine, (d, shape.n_ff)),
+                (p + "ffn_gate.weight", shape.matrix, (n_ff, d)),
+                (p + "ffn_up.weight", shape.matrix, (n_ff, d)),
+                (p + "ffn_down.weight", fine, (d, n_ff)),
             ]
-    return out
+    return [(name, INSTEAD.get(kind, kind) if dims[-1] % 256 else kind, dims) for name, kind, dims in out]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("out", type=Path, metavar="GGUF")
-    parser.add_argument("--format", choices=["f16", "q4_0", "q8_0", "q4_k", "q6_k"], help="of every matrix instead")
+    parser.add_argument(
+        "--format", choices=["f16", "q4_0", "q5_0", "q8_0", "q4_k", "q6_k"], help="of every matrix instead"
+    )
     parser.add_argument("--layers", type=int, help="fewer or more blocks than the model has")
     parser.add_argument(
         "--ctx", type=int, default=16384, help="training context it claims, tokens (default %(default)s)"

@@ -3,6 +3,9 @@
 inject: target features into the drafter's cache; draft: the block and its top K; plan: order and layout; verify: the
 target's forward; walk: argmax of the rows, descent, text; commit: the caches' bookkeeping; rest: what the session's own
 clock sees besides (the reply's first draw, calls from Python).
+
+On a graph of ggml's operations also by call: asking for copies, starting graphs and waiting for the device, of target and
+drafter together; own, what is left: the work of a round outside ggml.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from adaspark.benchmark.machine import describe, exclusive, wait_quiet
 from adaspark.cli.tables import table
 
 PARTS = ("inject", "draft", "plan", "verify", "walk", "commit")
+CALLS = ("copy", "submit", "wait")
 
 
 def main() -> None:
@@ -27,7 +31,7 @@ def main() -> None:
     target, drafter = open_models(load_of(args))
     session = load_engine(None).Session(target, drafter)
     rng = random.Random(args.seed)
-    sums = {arm: dict.fromkeys((*PARTS, "rounds", "rows", "steps", "decode"), 0.0) for arm in args.arms}
+    sums = {arm: dict.fromkeys((*PARTS, *CALLS, "rounds", "rows", "steps", "decode"), 0.0) for arm in args.arms}
     with Bar("round parts", len(prompts)) as bar:
         for prompt in prompts:
             ids = chat_tokens(target, prompt.text)
@@ -37,10 +41,16 @@ def main() -> None:
                     target.clear()
                     session.begin(ids, request_of(arm, args.n_predict))
                     session.step()
+                    total = sums[arm]
+                    calls = target.device_times()
                     while not session.finished:
                         session.step()
                     statistics = session.statistics
-                    total = sums[arm]
+                    if calls is not None:
+                        after = target.device_times()
+                        assert after is not None
+                        for call in CALLS:
+                            total[call] += (after[f"{call}_us"] - calls[f"{call}_us"]) / 1e3  # type: ignore[literal-required]
                     for part in PARTS:
                         total[part] += statistics[f"{part}_us"] / 1e3
                     total["decode"] += statistics["decode_us"] / 1e3
@@ -50,7 +60,7 @@ def main() -> None:
             bar.step()
     lines = Lines(args.out)
     lines.write("run", machine=describe(), n_prompts=len(prompts), n_predict=args.n_predict)
-    rows = []
+    rows, by_call = [], []
     for arm, total in sums.items():
         rounds = total["rounds"]
         if rounds == 0:
@@ -58,7 +68,12 @@ def main() -> None:
         each = {part: total[part] / rounds for part in PARTS}
         whole = total["decode"] / rounds
         each["rest"] = whole - sum(each.values())
-        lines.write("arm", arm=arm, rounds=rounds, tokens=total["steps"], **each)
+        calls_of = {call: total[call] / rounds for call in CALLS}
+        calls_of["own"] = whole - sum(calls_of.values())
+        if target.device_times() is None:
+            calls_of = {}
+        lines.write("arm", arm=arm, rounds=rounds, tokens=total["steps"], **each, calls=calls_of)
+        by_call.append([arm, *(f"{ms:.3f} ({ms / whole:.1%})" for ms in calls_of.values())])
         rows.append(
             [
                 arm,
@@ -76,6 +91,8 @@ def main() -> None:
         rows,
         f"means over {len(prompts)} prompts, {args.n_predict} tokens each at most",
     )
+    if target.device_times() is not None:
+        table("a round's time by call, ms", ["arm", *CALLS, "own"], by_call)
 
 
 def _arguments() -> argparse.Namespace:

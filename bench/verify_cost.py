@@ -8,6 +8,11 @@ the block alone.
 
 With ``--passes`` each configuration is measured alone instead, pass by pass: widths upwards in the first, downwards in
 the second, and so on. What the order does to a width (caches, clocks, recorded graphs) shows as a difference of passes.
+
+``--host`` tells, for graphs of ggml's operations, how a verify's time divides: device, the same graph started many times
+one behind the other without waiting; host, what a verify takes beyond that, while the device has nothing to do; of the
+calls into ggml, asking for copies, starting the graph and waiting; own, everything outside those calls, Python's part
+included. How long a model takes to load, and the most memory it then needs, is printed in any case.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import argparse
 import csv
 import itertools
 import random
+import resource
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,12 +39,14 @@ if TYPE_CHECKING:
 
 TEXT = "The river ran slowly past the mill, where an old man counted the boats and wrote their names in a small book. "
 
+HOST = ("device", "host", "copy", "submit", "wait", "own")
+
 _SETTLE = 0.1  # seconds: the threads of the configuration before stop spinning
 
 
 @dataclass(slots=True)
 class Config:
-    """One combination and its times: (what, context, n, pass) -> milliseconds; what is "rows" or "draft"."""
+    """One combination and its times: (what, context, n, pass) -> milliseconds; what is "rows", "draft" or one of HOST."""
 
     label: str
     model: str
@@ -62,14 +70,37 @@ class Config:
             self.drafter.draft(self.text[context], 1)
 
     def verify(self, rows: int, shape: str) -> float:
+        taken = self._start(rows, shape)
+        self.target.commit([])
+        return taken * 1e3
+
+    def _start(self, rows: int, shape: str) -> float:
         start = self.target.n_past
         tokens = self.text[start : start + rows]
         parents = list(range(-1, rows - 1)) if shape == "chain" else [-1] + [0] * (rows - 1)
         begin = time.perf_counter()
         self.target.verify(tokens, parents, picks=False)
-        taken = time.perf_counter() - begin
+        return time.perf_counter() - begin
+
+    def takes(self, rows: int) -> bool:
+        return rows <= self.target.max_rows and (self.target.supports_tree or rows - 1 <= self.target.max_chain)
+
+    def host(self, rows: int, shape: str, reps: int) -> dict[str, float]:
+        """Milliseconds of a verify by part; empty where the target cannot tell."""
+        before = self.target.device_times()
+        if before is None:
+            return {}
+        whole = sum(self.verify(rows, shape) for _ in range(reps)) / reps
+        after = self.target.device_times()
+        assert after is not None
+        out = {part: (after[f"{part}_us"] - before[f"{part}_us"]) / reps / 1e3 for part in ("copy", "submit", "wait")}  # type: ignore[literal-required]
+        out["own"] = whole - sum(out.values())
+        self._start(rows, shape)
+        self.target.replay_us(reps)
+        out["device"] = self.target.replay_us(reps) / 1e3
         self.target.commit([])
-        return taken * 1e3
+        out["host"] = whole - out["device"]
+        return out
 
     def draft(self, positions: int) -> float:
         assert self.drafter is not None
@@ -101,6 +132,9 @@ def main() -> None:
         _write_csv(configs, args.csv)
     for context in sorted(args.contexts):
         _report(configs, context, "rows", args.rows, f"verify, {args.shape}, context {context}: ms by rows")
+    if args.host:
+        for context in sorted(args.contexts):
+            _report_host(configs, context, args.rows)
     if args.drafter:
         for context in sorted(args.contexts):
             _report(configs, context, "draft", args.positions, f"draft block, context {context}: ms by positions")
@@ -126,10 +160,13 @@ def _run_passes(configs: list[Config], args: argparse.Namespace) -> None:
             for context in sorted(args.contexts):
                 config.fill(context)
                 for number in range(args.passes):
-                    for n in sorted(args.rows, reverse=number % 2 == 1):
+                    for n in sorted(filter(config.takes, args.rows), reverse=number % 2 == 1):
                         times = [config.verify(n, args.shape) for _ in range(warm_up + args.reps)]
                         for ms in times[warm_up:]:
                             config.record("rows", context, n, number, ms)
+                        if args.host:
+                            for part, ms in config.host(n, args.shape, args.reps).items():
+                                config.record(part, context, n, number, ms)
                     for n in sorted(args.positions, reverse=number % 2 == 1):
                         if config.drafter is not None and n <= config.drafter.n_draft:
                             times = [config.draft(n) for _ in range(warm_up + args.reps)]
@@ -157,8 +194,11 @@ def _round(configs: list[Config], context: int, args: argparse.Namespace, rng: r
         time.sleep(_SETTLE)
         # The first call wakes the threads and brings this configuration's weights into the cache.
         config.verify(args.rows[0], args.shape)
-        for n in rng.sample(args.rows, len(args.rows)):
+        for n in filter(config.takes, rng.sample(args.rows, len(args.rows))):
             config.record("rows", context, n, 0, config.verify(n, args.shape))
+            if args.host:
+                for part, ms in config.host(n, args.shape, 3).items():
+                    config.record(part, context, n, 0, ms)
         if config.drafter is None:
             continue
         config.draft(1)
@@ -173,6 +213,18 @@ def _report(configs: list[Config], context: int, what: str, counts: list[int], t
         cells = [config.of(what, context, n) for n in counts]
         rows.append([config.label, *(_cell(spread(cell)) if cell else "-" for cell in cells)])
     table(title, ["configuration", *map(str, counts)], rows, "median (IQR)")
+
+
+def _report_host(configs: list[Config], context: int, counts: list[int]) -> None:
+    rows = []
+    for config in configs:
+        for n in counts:
+            parts = {part: spread(times).median for part in HOST if (times := config.of(part, context, n))}
+            if parts:
+                whole = parts["device"] + parts["host"]
+                cells = (f"{parts[p]:.3f} ({parts[p] / whole:.0%})" for p in HOST)
+                rows.append([config.label, str(n), f"{whole:.3f}", *cells])
+    table(f"a verify's time by part, context {context}: ms", ["configuration", "rows", "whole", *HOST], rows, "medians")
 
 
 def _cell(s: Spread) -> str:
@@ -194,13 +246,16 @@ def _open(args: argparse.Namespace) -> list[Config]:
             gpu_layers=args.gpu_layers,
             engine=None if args.engine is None else str(args.engine),
         )
+        begin = time.perf_counter()
         target, drafter = open_models(load)
+        loaded = time.perf_counter() - begin
         names = [path.stem, *([] if drafter_path is None else [drafter_path.stem])]
         text = target.tokenize(TEXT)
         text *= load.ctx // len(text) + 1
         label = f"{' + '.join(names)}, {target.kernels}, fa {flash}, {target.n_threads} threads"
         configs.append(Config(label, path.stem, target, drafter, text))
-        note(f"loaded {configs[-1].label}")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # of the process so far
+        note(f"loaded {configs[-1].label} in {loaded:.1f} s; peak memory of the process so far {peak:.0f} MiB")
     return configs
 
 
@@ -235,6 +290,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shape", choices=["chain", "fan"], default="chain", help="fan: all rows below the anchor")
     parser.add_argument("--reps", type=int, default=15, help="of each pass, with --passes")
     parser.add_argument("--passes", type=int, default=0, help="0: none, all configurations in turns")
+    parser.add_argument("--host", action="store_true", help="how a verify's time divides; see above")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", type=Path, metavar="FILE", help="another build of adaspark._engine to measure")
     parser.add_argument("--out", type=Path, metavar="JSONL")

@@ -97,7 +97,7 @@ def test_every_arm_gives_the_plain_text(
         assert accepted["chain", 7] < 60
 
 
-@pytest.mark.parametrize("kernels", ["own", "llama"])
+@pytest.mark.parametrize("kernels", ["own", "ggml", "llama"])
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS.keys())
 def test_every_chain_of_a_hybrid_gives_the_plain_text(
     models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter, drafter: tm.DrafterSpec, kernels: str
@@ -113,13 +113,14 @@ def test_every_chain_of_a_hybrid_gives_the_plain_text(
         assert max(reply.statistics["width_rounds"]) <= 1 + min(n, 7)
 
 
+@pytest.mark.parametrize("kernels", ["own", "ggml"])
 @pytest.mark.parametrize("spec", [tm.HYBRID, tm.HYBRID_ROUTED], ids=["lfm2", "lfm2moe"])
 def test_every_tree_of_a_hybrid_gives_the_plain_text(
-    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter, spec: tm.TargetSpec
+    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter, spec: tm.TargetSpec, kernels: str
 ) -> None:
-    """On our kernels, where trees need no state of the model to go back."""
+    """On our own graph, where trees need no state of the model to go back."""
     prompt = text_prompt(models, spec, 41, 12)
-    target = load_target(spec, kernels="own")
+    target = load_target(spec, kernels=kernels)
     plain = plain_reply(target, prompt, 300)
     session = _engine.Session(target, load_drafter(target, spec, tm.DrafterSpec()))
     for arm, n in (("tree", 8), ("tree", 33), ("adaspark", 0), ("adaspark", 16)):

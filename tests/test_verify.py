@@ -64,7 +64,7 @@ def test_the_reference_would_see_a_misplaced_row(models: ModelFiles) -> None:
     by_index = reference.forward(target, tokens, parents, positions=np.arange(len(tokens))).logits
     seen = reference.forward(target, tokens, list(range(-1, len(tokens) - 1)), reference.depths(parents)).logits
     for wrong in (by_index, seen):
-        assert np.abs(wrong - right).max(-1)[-5:].min() > 100 * F32_NOISE
+        assert np.abs(wrong - right).max(-1)[-5:].min() > 10 * F32_NOISE
 
 
 @every_attention_target
@@ -81,7 +81,7 @@ def test_rows_equal_the_engines_own_chains(load_target: LoadTarget, spec: tm.Tar
     engine.commit([])
     for row in range(len(tree.tokens)):
         alone = engine.prefill([tree.tokens[r] for r in tree.path(row)])
-        np.testing.assert_allclose(logits[row], alone, atol=F32_NOISE if cache == "f32" else 0.02)
+        np.testing.assert_allclose(logits[row], alone, atol=max(F32_NOISE, 0 if cache == "f32" else 0.02))
         engine.rollback(len(context))
 
 
@@ -91,9 +91,10 @@ def test_thirty_rounds_of_random_trees(models: ModelFiles, load_target: LoadTarg
     thirty_rounds(models, load_target(spec), spec)
 
 
-def test_thirty_rounds_of_trees_on_a_hybrid(models: ModelFiles, load_target: LoadTarget) -> None:
-    """On our kernels: convolution windows follow every row's own path, and the accepted one."""
-    thirty_rounds(models, load_target(tm.HYBRID, kernels="own"), tm.HYBRID)
+@pytest.mark.parametrize("kernels", ["own", "ggml"])
+def test_thirty_rounds_of_trees_on_a_hybrid(models: ModelFiles, load_target: LoadTarget, kernels: str) -> None:
+    """Convolution windows follow every row's own path, and the accepted one."""
+    thirty_rounds(models, load_target(tm.HYBRID, kernels=kernels), tm.HYBRID)
 
 
 def thirty_rounds(models: ModelFiles, engine: _engine.Target, spec: tm.TargetSpec) -> None:

@@ -150,6 +150,21 @@ void init_target(py::module_ & m) {
             },
             py::arg("token"))
         .def("prefill", &prefill, py::arg("tokens"), py::arg("progress") = py::none())
+        .def("device_times",
+             [](const PyTarget & t) -> py::object {
+                 const DeviceTimes * times = t.get().device_times();
+                 return times == nullptr
+                            ? py::object(py::none())
+                            : py::dict(py::arg("copy_us") = times->copy_us, py::arg("submit_us") = times->submit_us,
+                                       py::arg("wait_us") = times->wait_us);
+             })
+        .def(
+            "replay_us",
+            [](const PyTarget & t, int32_t n) {
+                const Lease lease(*t.slot);
+                return t.get().replay_us(n);
+            },
+            py::arg("n"))
         .def("verify", &verify, py::arg("tokens"), py::arg("parents"), py::arg("logits") = false,
              py::arg("picks") = true)
         .def(

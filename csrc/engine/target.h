@@ -93,6 +93,9 @@ class Target {
     int32_t row_pick(int32_t row) const { return backend_->row_pick(row); }
     // Microseconds spent so far on what only the first rounds of a kind pay (graphs built and recorded).
     double setup_us() const { return backend_->setup_us(); }
+    // Where that time went, for programs that measure; see TargetBackend.
+    const DeviceTimes * device_times() const { return backend_->device_times(); }
+    double replay_us(int32_t n) { return backend_->replay_us(n); }
     // Keep the rows of `path` (from the anchor, row 0, down one branch), drop the others. Empty drops all.
     void commit(std::span<const int32_t> path);
     // Drop committed tokens from position `n_past` on. False when the model's state cannot go back (recurrent).

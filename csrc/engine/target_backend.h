@@ -2,6 +2,7 @@
 // text; a backend computes rows and holds their keys and values.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +27,13 @@ struct BackendShape {
     int32_t max_rows = 0;  // widest verify
     int32_t max_chain = 0; // drafts of a chain
     bool tree = true;      // false: chains only
+};
+
+// Microseconds spent inside a device's calls: copies to and from it asked for, graphs started, waiting for it.
+struct DeviceTimes {
+    double copy_us = 0.0;
+    double submit_us = 0.0;
+    double wait_us = 0.0;
 };
 
 class TargetBackend {
@@ -57,6 +65,12 @@ class TargetBackend {
 
     // Microseconds this backend, and a drafter on it, have spent so far on what only the first rounds of a kind pay.
     virtual double setup_us() const { return 0.0; }
+
+    // So far, of this backend and a drafter on it; null where no such calls are told apart.
+    virtual const DeviceTimes * device_times() const { return nullptr; }
+    // Microseconds of one run of the last forward's graph, of `n` started one behind the other without waiting: what
+    // the device itself takes. Not a number where there is no such graph.
+    virtual double replay_us(int32_t /*n*/) { return NAN; }
 
     // Keep the input rows of a block from now on; those of the last decode, [rows][n_embd].
     virtual void tap(int32_t layer) = 0;

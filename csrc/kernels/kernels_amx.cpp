@@ -36,7 +36,7 @@ struct alignas(64) TileConfig {
 };
 
 inline void tile_config(const TileConfig & config) { __asm__ volatile("ldtilecfg %0" ::"m"(config)); }
-inline void tile_release() { __asm__ volatile("tilerelease"); }
+inline void tile_config_of(TileConfig & out) { __asm__ volatile("sttilecfg %0" : "=m"(out)); }
 template <int T> ADASPARK_INLINE void tile_load(const void * p, int64_t stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(T) : "memory");
 }
@@ -168,6 +168,8 @@ void panel_some_rows(const Gemm & g, int32_t panel, int32_t row, int32_t n, int3
 
 template <Format F> void gemm_format(const Gemm & g) {
     Scratch<F> scratch;
+    TileConfig before; // ggml sets its own once a thread and relies on it
+    tile_config_of(before);
     const int32_t groups = (g.rows + kMost - 1) / kMost;
     const int32_t largest = (g.rows + groups - 1) / groups; // groups of about equal size, the larger ones first
     configure<F>(largest);
@@ -178,7 +180,7 @@ template <Format F> void gemm_format(const Gemm & g) {
             row += n;
         }
     }
-    tile_release();
+    tile_config(before);
 }
 
 void gemm(const Gemm & g) {

@@ -1,19 +1,14 @@
 // Keys and values of the committed text and of the rows being verified, in the device's memory: one tensor
-// [kv width][slots][2 x layers], keys and values of a layer one after the other.
+// [kv width][slots][2 x layers], keys and values of a layer one after the other. `layer` counts those with attention.
 #pragma once
 
-#include <map>
 #include <span>
 #include <string>
 
-#include "engine/ggml_graph/program.h"
+#include "engine/ggml_graph/mover.h"
 #include "engine/graph/spec.h"
 
 namespace adaspark::ggml_graph {
-
-// Rows of the graphs that are kept: a forward takes the next larger one. Every width up to 8 has its own, because
-// products for few columns are made for the number (CUDA); above that a step of a half is at most a third too many.
-int32_t padded_rows(int32_t rows);
 
 class Cache {
   public:
@@ -42,23 +37,16 @@ class Cache {
     void move(std::span<const int32_t> from, int32_t first);
 
   private:
-    struct Mover {
-        std::unique_ptr<Program> program;
-        ggml_tensor *from = nullptr, *to = nullptr;
-    };
     ggml_tensor * plane(ggml_context * ctx, int32_t which) const;
     ggml_tensor * heads(ggml_context * ctx, int32_t which, int32_t slots) const;
-    Mover & mover(int32_t rows);
 
-    Device & device_;
-    std::string owner_;
     int32_t head_dim_;
     int32_t n_head_;
     int32_t spare_;
     Context ctx_;
     Buffer buffer_;
     ggml_tensor * tensor_ = nullptr;
-    std::map<int32_t, Mover> movers_; // by rows
+    std::unique_ptr<SlotMover> mover_;
 };
 
 } // namespace adaspark::ggml_graph

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/clock.h"
+#include "engine/target_backend.h"
 
 #include <ggml-backend.h>
 #include <ggml.h>
@@ -32,6 +33,19 @@ Context new_context(std::size_t tensors);
 // The first GPU, or the CPU when there is none or `gpu` is false.
 ggml_backend_dev_t choose_device(bool gpu);
 
+// Adds the time it lives to a sum.
+class TimeInto {
+  public:
+    explicit TimeInto(double & sum) : sum_(sum), start_(now_us()) {}
+    ~TimeInto() { sum_ += now_us() - start_; }
+    TimeInto(const TimeInto &) = delete;
+    TimeInto & operator=(const TimeInto &) = delete;
+
+  private:
+    double & sum_;
+    double start_;
+};
+
 class Device {
   public:
     Device(ggml_backend_dev_t device, int32_t n_threads);
@@ -51,10 +65,15 @@ class Device {
     bool records() const { return !threads_; }
     // Microseconds spent so far on building graphs and on runs that only record them.
     double setup_us() const { return setup_us_; }
-    void add_setup(double us) { setup_us_ += us; }
+    double & setup_sum() { return setup_us_; }
 
     // Wait for what was asked for so far.
-    void wait() const { ggml_backend_synchronize(backend_); }
+    void wait() {
+        const TimeInto time(spent_.wait_us);
+        ggml_backend_synchronize(backend_);
+    }
+    // Time inside ggml's calls so far, by kind; what else a round takes is host work of our own.
+    DeviceTimes & spent() { return spent_; }
 
     // Threads of a graph that was aborted may still be inside it: never stop or free them.
     void abandon() { abandoned_ = true; }
@@ -65,20 +84,14 @@ class Device {
     std::unique_ptr<ThreadPool> threads_; // CPU only
     ggml_backend_t backend_ = nullptr;
     double setup_us_ = 0.0;
+    DeviceTimes spent_;
     bool abandoned_ = false;
 };
 
 // Counts the time it lives as set-up.
-class SetupTime {
+class SetupTime : TimeInto {
   public:
-    explicit SetupTime(Device & device) : device_(device), start_(now_us()) {}
-    ~SetupTime() { device_.add_setup(now_us() - start_); }
-    SetupTime(const SetupTime &) = delete;
-    SetupTime & operator=(const SetupTime &) = delete;
-
-  private:
-    Device & device_;
-    double start_;
+    explicit SetupTime(Device & device) : TimeInto(device.setup_sum()) {}
 };
 
 } // namespace adaspark::ggml_graph

@@ -1,7 +1,6 @@
 #include "engine/ggml_graph/ggml_target.h"
 
 #include "engine/backend.h"
-#include "engine/error.h"
 #include "engine/gguf_file.h"
 #include "engine/load_error.h"
 #include "engine/target.h"
@@ -58,12 +57,15 @@ Outputs describe_forward(const Program & p, const graph::ModelSpec & spec, const
 std::string forward_refusal(Device & device, const graph::ModelSpec & spec, ggml_type cache_type, bool flash) {
     const Model model(spec);
     const Cache cache(device, spec, 1, cache_type, "-c");
+    const std::unique_ptr<ConvCache> conv = spec.n_conv > 0 ? std::make_unique<ConvCache>(device, spec, 1, 1) : nullptr;
     const std::vector<ggml_tensor *> taps(static_cast<std::size_t>(spec.n_layer), nullptr);
     std::string why;
     for (const int32_t rows : {1, 64}) {
         const Program p(device, nodes(spec));
         const RowInputs in(p, rows, cache.window(1));
-        const Layers layers(p, spec, model, cache, in, flash);
+        const std::unique_ptr<ConvInputs> conv_in =
+            conv ? std::make_unique<ConvInputs>(p, rows, spec.conv_taps) : nullptr;
+        const Layers layers(p, spec, model, cache, in, flash, conv.get(), conv_in.get());
         describe_forward(p, spec, model, layers, p.input(GGML_TYPE_I32, rows), nullptr, taps);
         why = why.empty() ? p.refusal() : why;
     }
@@ -107,6 +109,9 @@ GgmlTarget::GgmlTarget(const GgufFile & file, graph::ModelSpec spec, const Targe
              (options.flash_attention == "auto" && forward_refusal(*device_, spec_, type, true).empty());
     // The cache first: whether it fits is known at once, reading weights takes a while.
     cache_ = std::make_unique<Cache>(*device_, spec_, shape_.n_ctx, type, "-c");
+    if (spec_.n_conv > 0) {
+        conv_ = std::make_unique<ConvCache>(*device_, spec_, shape_.n_ctx, std::max(shape_.n_batch, shape_.max_rows));
+    }
     weights_ = std::make_unique<Model>(spec_);
     weights_->load(*device_, progress);
     llama_model_params params = llama_model_default_params();
@@ -120,6 +125,7 @@ GgmlTarget::~GgmlTarget() {
         static_cast<void>(features_data_.release());
         static_cast<void>(weights_.release());
         static_cast<void>(cache_.release());
+        static_cast<void>(conv_.release());
         static_cast<void>(device_.release());
         return;
     }
@@ -131,13 +137,14 @@ void GgmlTarget::build(Forward & f, const Key & key) const {
     f.program = std::make_unique<Program>(*device_, nodes(spec_));
     const Program & p = *f.program;
     f.rows = std::make_unique<RowInputs>(p, key.rows, key.window);
+    f.conv = conv_ ? std::make_unique<ConvInputs>(p, key.rows, spec_.conv_taps) : nullptr;
     f.tokens = p.input(GGML_TYPE_I32, key.rows);
     f.last = key.prefill ? p.input(GGML_TYPE_I32, 1) : nullptr;
     std::vector<ggml_tensor *> taps(static_cast<std::size_t>(spec_.n_layer), nullptr);
     for (const int32_t layer : taps_) {
         taps[static_cast<std::size_t>(layer)] = features(p.ctx(), layer);
     }
-    const Layers layers(p, spec_, *weights_, *cache_, *f.rows, flash_);
+    const Layers layers(p, spec_, *weights_, *cache_, *f.rows, flash_, conv_.get(), f.conv.get());
     const Outputs out = describe_forward(p, spec_, *weights_, layers, f.tokens, f.last, taps);
     f.logits = out.logits;
     f.picks = out.picks;
@@ -175,14 +182,16 @@ void GgmlTarget::run(std::span<const int32_t> tokens, std::span<const int32_t> p
     for (std::size_t r = 0; r < tokens.size(); ++r) {
         position_[r] = parents[r] < 0 ? n_past : position_[static_cast<std::size_t>(parents[r])] + 1;
     }
-    try {
-        f.rows->set(*f.program, {n_past, position_, parents}, cache_->spare());
+    guarded([&] {
+        const Rows rows = {n_past, position_, parents};
+        f.rows->set(*f.program, rows, cache_->spare());
+        if (conv_) {
+            f.conv->set(*f.program, rows, *conv_);
+        }
         f.program->write(f.tokens, token_.data(), width * sizeof(int32_t));
         if (prefill) {
             last_row_.assign(1, n - 1);
             f.program->write(f.last, last_row_.data(), sizeof(int32_t));
-        }
-        if (prefill) {
             f.program->run();
         } else {
             f.program->run_settled();
@@ -190,10 +199,7 @@ void GgmlTarget::run(std::span<const int32_t> tokens, std::span<const int32_t> p
         picks_.resize(prefill ? 1 : tokens.size());
         f.program->read(f.picks, picks_.data(), 0, picks_.size() * sizeof(int32_t));
         device_->wait();
-    } catch (const BackendError &) {
-        broken_ = true;
-        throw;
-    }
+    });
     last_ = &f;
     logits_.assign(picks_.size(), {});
     tapped_.clear();
@@ -204,6 +210,11 @@ void GgmlTarget::prefill(std::span<const int32_t> tokens, int32_t n_past, bool /
     parent_.resize(tokens.size());
     std::iota(parent_.begin(), parent_.end(), -1);
     run(tokens, parent_, n_past, true);
+    if (conv_) {
+        std::vector<int32_t> all(tokens.size());
+        std::iota(all.begin(), all.end(), 0);
+        guarded([&] { conv_->commit(all, n_past); });
+    }
 }
 
 void GgmlTarget::verify(std::span<const int32_t> tokens, std::span<const int32_t> parents, int32_t n_past) {
@@ -224,13 +235,34 @@ std::span<float> GgmlTarget::row_logits(int32_t row) {
 void GgmlTarget::commit(std::span<const int32_t> path, int32_t n_past) {
     std::vector<int32_t> slots(path.size());
     std::transform(path.begin(), path.end(), slots.begin(), [&](int32_t row) { return n_past + row; });
-    try {
+    guarded([&] {
         cache_->move(slots, n_past);
-    } catch (const BackendError &) {
-        broken_ = true;
-        throw;
-    }
+        if (conv_) {
+            conv_->commit(path, n_past);
+        }
+    });
     used_ = n_past + static_cast<int32_t>(path.size());
+}
+
+void GgmlTarget::rollback(int32_t n_past) {
+    if (conv_) {
+        guarded([&] { conv_->rollback(n_past); });
+    }
+    used_ = n_past;
+}
+
+double GgmlTarget::replay_us(int32_t n) {
+    if (last_ == nullptr || n < 1) {
+        return NAN;
+    }
+    const double start = now_us();
+    guarded([&] {
+        for (int32_t i = 0; i < n; ++i) { // the same rows into the same slots
+            last_->program->run();
+        }
+        device_->wait();
+    });
+    return (now_us() - start) / n;
 }
 
 // ---- tapped layers -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/error.h"
 #include "engine/ggml_graph/layers.h"
 #include "engine/target_backend.h"
 
@@ -31,10 +32,13 @@ class GgmlTarget final : public TargetBackend {
     std::span<float> row_logits(int32_t row) override;
     int32_t row_pick(int32_t row) const override { return picks_[static_cast<std::size_t>(row)]; }
     void commit(std::span<const int32_t> path, int32_t n_past) override;
-    void rollback(int32_t n_past) override { used_ = n_past; }
+    int32_t rollback_point(int32_t n_past) const override { return conv_ ? ConvCache::rollback_point(n_past) : n_past; }
+    void rollback(int32_t n_past) override;
     void clear() override { used_ = 0; }
     int32_t n_cells(int32_t /*n_past*/) override { return used_; }
     double setup_us() const override { return device_->setup_us(); }
+    const DeviceTimes * device_times() const override { return &device_->spent(); }
+    double replay_us(int32_t n) override;
     void tap(int32_t layer) override;
     const float * tapped(int32_t layer) const override;
 
@@ -56,14 +60,24 @@ class GgmlTarget final : public TargetBackend {
     struct Forward {
         std::unique_ptr<Program> program;
         std::unique_ptr<RowInputs> rows;
-        ggml_tensor * tokens = nullptr; // I32 [rows]
-        ggml_tensor * last = nullptr;   // I32 [1], prefill: the row whose logits are made
-        ggml_tensor * logits = nullptr; // F32 [n_vocab][rows, or 1 for a prefill]
-        ggml_tensor * picks = nullptr;  // I32: their argmax
+        std::unique_ptr<ConvInputs> conv; // of a model with short convolutions
+        ggml_tensor * tokens = nullptr;   // I32 [rows]
+        ggml_tensor * last = nullptr;     // I32 [1], prefill: the row whose logits are made
+        ggml_tensor * logits = nullptr;   // F32 [n_vocab][rows, or 1 for a prefill]
+        ggml_tensor * picks = nullptr;    // I32: their argmax
     };
     Forward & forward(int32_t rows, int32_t end, bool prefill);
     void build(Forward & f, const Key & key) const;
     void forget_oldest();
+    // Work on the device; when it fails there the target is broken.
+    template <typename F> void guarded(F && work) {
+        try {
+            work();
+        } catch (const BackendError &) {
+            broken_ = true;
+            throw;
+        }
+    }
     void run(std::span<const int32_t> tokens, std::span<const int32_t> parents, int32_t n_past, bool prefill);
 
     graph::ModelSpec spec_;
@@ -73,6 +87,7 @@ class GgmlTarget final : public TargetBackend {
     std::unique_ptr<Device> device_;
     std::unique_ptr<Model> weights_;
     std::unique_ptr<Cache> cache_;
+    std::unique_ptr<ConvCache> conv_; // of a model with short convolutions
     std::map<Key, Forward> forwards_;
     const Forward * last_ = nullptr; // the last decode
     std::vector<int32_t> token_, position_, parent_, last_row_;

@@ -63,21 +63,21 @@ void Layers::store_rows(ggml_tensor * plane, ggml_tensor * rows) const {
     p_.add(ggml_set_rows(ctx_, plane, flat, rows_.slots()));
 }
 
-void Layers::store(const Projected & p, const BlockTensors & b, int32_t layer) const {
-    store_rows(cache_.keys(ctx_, layer), rotate(p.k, b.k_norm));
-    store_rows(cache_.values(ctx_, layer), p.v);
+void Layers::store(const Projected & p, const BlockTensors & b, int32_t state) const {
+    store_rows(cache_.keys(ctx_, state), rotate(p.k, b.k_norm));
+    store_rows(cache_.values(ctx_, state), p.v);
 }
 
 void Layers::store(ggml_tensor * g, int32_t layer) const {
     const BlockTensors & b = model_.blocks[static_cast<std::size_t>(layer)];
-    store(projected(g, b, false), b, layer);
+    store(projected(g, b, false), b, spec_.blocks[static_cast<std::size_t>(layer)].state);
 }
 
-ggml_tensor * Layers::attention(ggml_tensor * q, int32_t layer) const {
+ggml_tensor * Layers::attention(ggml_tensor * q, int32_t state) const {
     const float scale = 1.0F / std::sqrt(static_cast<float>(spec_.head_dim));
     q = ggml_permute(ctx_, q, 0, 2, 1, 3);
-    ggml_tensor * k = cache_.key_heads(ctx_, layer, rows_.window());
-    ggml_tensor * v = cache_.value_heads(ctx_, layer, rows_.window());
+    ggml_tensor * k = cache_.key_heads(ctx_, state, rows_.window());
+    ggml_tensor * v = cache_.value_heads(ctx_, state, rows_.window());
     if (flash_) {
         ggml_tensor * out = ggml_flash_attn_ext(ctx_, q, k, v, rows_.mask(), scale, 0.0F, 0.0F);
         ggml_prec_set_acc(out, GGML_PREC_F32);
@@ -88,6 +88,30 @@ ggml_tensor * Layers::attention(ggml_tensor * q, int32_t layer) const {
     scores = ggml_soft_max_ext(ctx_, scores, rows_.mask(), scale, 0.0F);
     ggml_tensor * out = ggml_mul_mat(ctx_, ggml_cont(ctx_, ggml_transpose(ctx_, v)), scores);
     return ggml_cont_2d(ctx_, ggml_permute(ctx_, out, 0, 2, 1, 3), spec_.q_width(), rows_.width());
+}
+
+// A row's window is gathered along its own path: rows of a tree stand in no order that a stock convolution knows.
+ggml_tensor * Layers::short_convolution(ggml_tensor * x, const BlockTensors & b, int32_t state) const {
+    const int64_t n = spec_.n_embd;
+    const int64_t rows = x->ne[1];
+    ggml_tensor * all = ggml_mul_mat(ctx_, b.conv_in, x);
+    const auto part = [&](int64_t i) {
+        return ggml_view_2d(ctx_, all, n, rows, all->nb[1], static_cast<std::size_t>(i * n) * sizeof(float));
+    };
+    ggml_tensor * inputs = ggml_mul(ctx_, part(0), part(2));
+    ggml_tensor * written = ggml_set_rows(ctx_, conv_->inputs(ctx_, state), inputs, conv_rows_->slots());
+    ggml_tensor * taps = ggml_get_rows(ctx_, written, conv_rows_->reads());
+    taps = ggml_mul(ctx_, ggml_reshape_3d(ctx_, taps, n, conv_->taps(), rows), b.conv); // [n_embd][taps][rows]
+    std::vector<ggml_tensor *> parts(static_cast<std::size_t>(conv_->taps()));
+    for (std::size_t t = 0; t < parts.size(); ++t) {
+        parts[t] = ggml_view_2d(ctx_, taps, n, rows, taps->nb[2], t * taps->nb[1]);
+        p_.add(parts[t]); // first: sums that stand side by side are one kernel on CUDA
+    }
+    ggml_tensor * sum = parts[0];
+    for (std::size_t t = 1; t < parts.size(); ++t) {
+        sum = ggml_add(ctx_, sum, parts[t]);
+    }
+    return ggml_mul(ctx_, sum, part(1));
 }
 
 ggml_tensor * Layers::feed_forward(ggml_tensor * x, const BlockTensors & b) const {
@@ -108,8 +132,10 @@ ggml_tensor * Layers::feed_forward(ggml_tensor * x, const BlockTensors & b) cons
 ggml_tensor * Layers::routed(ggml_tensor * x, const BlockTensors & b) const {
     const int64_t rows = x->ne[1];
     const int64_t used = spec_.n_expert_used;
-    ggml_tensor * shares = ggml_soft_max(ctx_, ggml_mul_mat(ctx_, b.router, x)); // [experts][rows]
-    ggml_tensor * picked = ggml_argsort_top_k(ctx_, shares, spec_.n_expert_used);
+    ggml_tensor * shares = ggml_mul_mat(ctx_, b.router, x); // [experts][rows]
+    shares = spec_.router_sigmoid ? ggml_sigmoid(ctx_, shares) : ggml_soft_max(ctx_, shares);
+    ggml_tensor * score = b.router_bias != nullptr ? ggml_add(ctx_, shares, b.router_bias) : shares;
+    ggml_tensor * picked = ggml_argsort_top_k(ctx_, score, spec_.n_expert_used);
     ggml_tensor * weights =
         ggml_get_rows(ctx_, ggml_reshape_3d(ctx_, shares, 1, spec_.n_expert, rows), picked); // [1][used][rows]
     weights = ggml_reshape_2d(ctx_, weights, used, rows);
@@ -139,11 +165,16 @@ ggml_tensor * Layers::routed(ggml_tensor * x, const BlockTensors & b) const {
 ggml_tensor * Layers::block(ggml_tensor * x, int32_t layer) const {
     const BlockTensors & b = model_.blocks[static_cast<std::size_t>(layer)];
     ggml_tensor * in = norm(x, b.attn_norm);
-    const Projected p = projected(in, b, true);
-    ggml_tensor * q = rotate(p.q, b.q_norm);
-    p_.add(q);
-    store(p, b, layer);
-    x = ggml_add(ctx_, ggml_mul_mat(ctx_, b.wo, attention(q, layer)), x);
+    const int32_t state = spec_.blocks[static_cast<std::size_t>(layer)].state;
+    if (b.conv != nullptr) {
+        x = ggml_add(ctx_, ggml_mul_mat(ctx_, b.conv_out, short_convolution(in, b, state)), x);
+    } else {
+        const Projected p = projected(in, b, true);
+        ggml_tensor * q = rotate(p.q, b.q_norm);
+        p_.add(q);
+        store(p, b, state);
+        x = ggml_add(ctx_, ggml_mul_mat(ctx_, b.wo, attention(q, state)), x);
+    }
     in = norm(x, b.ffn_norm);
     return ggml_add(ctx_, b.router != nullptr ? routed(in, b) : feed_forward(in, b), x);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/ggml_graph/cache.h"
+#include "engine/ggml_graph/conv_cache.h"
 #include "engine/ggml_graph/model.h"
 #include "engine/ggml_graph/rows.h"
 
@@ -14,10 +15,11 @@ inline constexpr int32_t kNodesAround = 64;
 class Layers {
   public:
     // `flash`: fused attention, which rounds to F16 on the way; else the plain one. Everything must outlive this
-    // object.
+    // object. `conv`, `conv_rows`: of a model with short convolutions.
     Layers(const Program & program, const graph::ModelSpec & spec, const Model & model, const Cache & cache,
-           const RowInputs & rows, bool flash)
-        : p_(program), ctx_(program.ctx()), spec_(spec), model_(model), cache_(cache), rows_(rows), flash_(flash) {}
+           const RowInputs & rows, bool flash, const ConvCache * conv = nullptr, const ConvInputs * conv_rows = nullptr)
+        : p_(program), ctx_(program.ctx()), spec_(spec), model_(model), cache_(cache), rows_(rows), flash_(flash),
+          conv_(conv), conv_rows_(conv_rows) {}
 
     // x [n_embd][rows] through block `layer`.
     ggml_tensor * block(ggml_tensor * x, int32_t layer) const;
@@ -34,9 +36,10 @@ class Layers {
     ggml_tensor * heads(ggml_tensor * projected, int64_t first, int32_t count) const;
     Projected projected(ggml_tensor * x, const BlockTensors & b, bool queries) const;
     ggml_tensor * rotate(ggml_tensor * heads, ggml_tensor * norm_weight) const;
-    void store(const Projected & p, const BlockTensors & b, int32_t layer) const;
+    void store(const Projected & p, const BlockTensors & b, int32_t state) const;
     void store_rows(ggml_tensor * plane, ggml_tensor * rows) const;
-    ggml_tensor * attention(ggml_tensor * q, int32_t layer) const;
+    ggml_tensor * attention(ggml_tensor * q, int32_t state) const;
+    ggml_tensor * short_convolution(ggml_tensor * x, const BlockTensors & b, int32_t state) const;
     ggml_tensor * feed_forward(ggml_tensor * x, const BlockTensors & b) const;
     ggml_tensor * routed(ggml_tensor * x, const BlockTensors & b) const;
 
@@ -47,6 +50,8 @@ class Layers {
     const Cache & cache_;
     const RowInputs & rows_;
     bool flash_;
+    const ConvCache * conv_;
+    const ConvInputs * conv_rows_;
 };
 
 } // namespace adaspark::ggml_graph

@@ -3,6 +3,7 @@
 #include "engine/error.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -13,6 +14,17 @@ namespace {
 constexpr std::size_t kBlockTensors = 16; // of one block, at most
 constexpr std::size_t kOtherTensors = 16;
 constexpr std::size_t kPiece = std::size_t{16} << 20; // bytes read and sent to the device at a time
+
+void transpose(std::vector<char> & data, const graph::TensorRef & ref) {
+    std::vector<float> from(data.size() / sizeof(float));
+    std::memcpy(from.data(), data.data(), data.size());
+    const auto k = static_cast<std::size_t>(ref.k);
+    const auto n = static_cast<std::size_t>(ref.n);
+    auto * to = reinterpret_cast<float *>(data.data());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+        to[i % k * n + i / k] = from[i];
+    }
+}
 
 } // namespace
 
@@ -25,10 +37,13 @@ Model::Model(const graph::ModelSpec & spec, std::vector<int32_t> d2t)
     for (const graph::BlockSpec & b : spec.blocks) {
         BlockTensors t = {};
         t.attn_norm = tensor(b.attn_norm);
-        attention(b, t);
-        t.wo = tensor(b.wo);
-        t.q_norm = tensor(b.q_norm);
-        t.k_norm = tensor(b.k_norm);
+        if (b.conv) {
+            t.conv = transposed(b.conv);
+            t.conv_in = tensor(b.conv_in);
+            t.conv_out = tensor(b.conv_out);
+        } else {
+            attention(b, t);
+        }
         t.ffn_norm = tensor(b.ffn_norm);
         if (!b.router && b.gate.type == b.up.type) {
             t.gate_up = joined({&b.gate, &b.up});
@@ -38,6 +53,7 @@ Model::Model(const graph::ModelSpec & spec, std::vector<int32_t> d2t)
         }
         t.down = tensor(b.down);
         t.router = tensor(b.router);
+        t.router_bias = tensor(b.router_bias);
         blocks.push_back(t);
     }
     draft.fc = tensor(spec.draft.fc);
@@ -54,6 +70,9 @@ Model::Model(const graph::ModelSpec & spec, std::vector<int32_t> d2t)
 }
 
 void Model::attention(const graph::BlockSpec & spec, BlockTensors & out) {
+    out.wo = tensor(spec.wo);
+    out.q_norm = tensor(spec.q_norm);
+    out.k_norm = tensor(spec.k_norm);
     const bool k = spec.wk.type == spec.wq.type;
     const bool v = spec.wv.type == spec.wq.type;
     out.joined = !k ? 1 : !v ? 2 : 3;
@@ -75,6 +94,14 @@ void Model::attention(const graph::BlockSpec & spec, BlockTensors & out) {
     }
     out.wv = tensor(spec.wv);
     out.bv = tensor(spec.bv);
+}
+
+// [k][n] in the file, [n][k] on the device.
+ggml_tensor * Model::transposed(const graph::TensorRef & ref) {
+    ggml_tensor * t = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, ref.n, ref.k);
+    ggml_set_name(t, ref.name.c_str());
+    sources_.push_back({t, ref, 0, true});
+    return t;
 }
 
 // The columns of tensors of one format and input width, or the entries of vectors, one after the other.
@@ -122,7 +149,11 @@ void Model::load(const Device & device, const std::function<bool(float)> & progr
     uint64_t done = 0;
     for (const Source & s : sources_) {
         for (std::size_t at = 0; at < s.ref.bytes; at += piece.size()) {
-            read(s.ref.offset + at, std::min<std::size_t>(kPiece, s.ref.bytes - at), s.ref.name);
+            const auto most = s.transposed ? s.ref.bytes : kPiece;
+            read(s.ref.offset + at, std::min<std::size_t>(most, s.ref.bytes - at), s.ref.name);
+            if (s.transposed) {
+                transpose(piece, s.ref);
+            }
             ggml_backend_tensor_set(s.tensor, piece.data(), s.at + at, piece.size());
             done += piece.size();
             if (progress && !progress(static_cast<float>(done) / static_cast<float>(all))) {

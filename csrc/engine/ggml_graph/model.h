@@ -22,11 +22,12 @@ struct BlockTensors {
     ggml_tensor *bk, *bv;
     ggml_tensor * wo;
     ggml_tensor *q_norm, *k_norm;
+    ggml_tensor *conv, *conv_in, *conv_out; // instead of attention; conv: [n_embd][taps]
     ggml_tensor * ffn_norm;
     ggml_tensor * gate_up;  // gate, then up
     ggml_tensor *gate, *up; // instead, where they differ in format or hold experts
     ggml_tensor * down;
-    ggml_tensor * router;
+    ggml_tensor *router, *router_bias;
 };
 
 struct DraftTensors {
@@ -55,10 +56,12 @@ class Model {
     struct Source {
         ggml_tensor * tensor;
         graph::TensorRef ref;
-        std::size_t at; // bytes into the tensor
+        std::size_t at;          // bytes into the tensor
+        bool transposed = false; // F32
     };
     ggml_tensor * tensor(const graph::TensorRef & ref) { return joined({&ref}); }
     ggml_tensor * joined(std::initializer_list<const graph::TensorRef *> refs);
+    ggml_tensor * transposed(const graph::TensorRef & ref);
     void attention(const graph::BlockSpec & spec, BlockTensors & out);
 
     const graph::ModelSpec & spec_;

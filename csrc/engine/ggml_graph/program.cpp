@@ -83,6 +83,7 @@ void Program::run_settled() {
 
 void Program::run() {
     last_run_us_ = now_us();
+    const TimeInto time(device_.spent().submit_us);
     const AbortGuard guard;
     ggml_status status = GGML_STATUS_SUCCESS;
     try {
@@ -99,10 +100,12 @@ void Program::run() {
 }
 
 void Program::write(ggml_tensor * tensor, const void * data, std::size_t bytes) const {
+    const TimeInto time(device_.spent().copy_us);
     ggml_backend_tensor_set_async(device_.backend(), tensor, data, 0, bytes);
 }
 
 void Program::read(const ggml_tensor * tensor, void * data, std::size_t offset, std::size_t bytes) const {
+    const TimeInto time(device_.spent().copy_us);
     ggml_backend_tensor_get_async(device_.backend(), tensor, data, offset, bytes);
 }
 

@@ -59,6 +59,7 @@ void RowInputs::set_mask(const Program & program, const Rows & rows) {
     }
     committed_ = first;
     end_ = first + count;
+    const TimeInto time(program.device().spent().copy_us);
     ggml_backend_tensor_set_2d_async(program.device().backend(), mask_, visible_.data() + begin,
                                      static_cast<std::size_t>(begin) * sizeof(ggml_fp16_t),
                                      static_cast<std::size_t>(end - begin) * sizeof(ggml_fp16_t),
