@@ -248,7 +248,7 @@ class Request:
     n_predict: int  # tokens; -1 = until the context ends
     temperature: float  # 0 = argmax
     top_k: int  # 0 = off
-    top_p: float  # 1 = off
+    top_p: float  # 1 = off, 0 = the likeliest alone
     min_p: float  # 0 = off
     seed: int
     stop: list[str]

@@ -39,6 +39,20 @@ cdef class Rounds:
         return self.tokens[a:b], self.logits[a:b], self.confidence[self.confidence_at[i] : self.confidence_at[i + 1]]
 
 
+cdef void check_tree(const uint8_t *parents, Py_ssize_t rows, Py_ssize_t n_path) except *:
+    """ValueError unless every row hangs on one before it and the path, right behind the parents, goes down one branch."""
+    cdef const int8_t *parent = <const int8_t *> parents
+    cdef const uint8_t *path = parents + rows
+    cdef Py_ssize_t i
+    cdef bint good = parent[0] == -1 and path[0] == 0
+    for i in range(1, rows):
+        good = good and 0 <= parent[i] < i
+    for i in range(1, n_path):
+        good = good and path[i] < rows and parent[path[i]] == path[i - 1]
+    if not good:
+        raise ValueError("a record's tree or path is damaged")
+
+
 def split(const uint8_t[::1] data):
     """The rounds of a request's records. ValueError when they are not whole."""
     cdef Py_ssize_t at = 0, end = data.shape[0], n = 0, blocks = 0, confidences = 0, rows = 0, paths = 0
@@ -52,6 +66,7 @@ def split(const uint8_t[::1] data):
         body = b * k * 8 + b * 4 + r * 7 + p
         if size > end - at or <Py_ssize_t> size != (HEADER + body + 7) // 8 * 8 or r < 1 or p < 1 or p > r or r > 64:
             raise ValueError("a record is damaged")
+        check_tree(&data[at + HEADER + b * k * 8 + b * 4 + r * 6], r, p)
         n += 1
         blocks += b * k
         confidences += b

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from adaspark.config import DEFAULT_ARM, Arm
+from adaspark.errors import OptionError
 
 if TYPE_CHECKING:
     from adaspark._engine import Drafter, Request, Target
@@ -52,7 +53,7 @@ class ArmResolver:
         return self.resolve(None).arm
 
     def resolve(self, text: str | None) -> ArmPlan:
-        """The plan for an arm (None = the default). ValueError when it needs a drafter and there is none."""
+        """The plan for an arm (None = the default). OptionError when it needs a drafter and there is none."""
         asked = Arm.parse(self._usual if text is None else text)
         if asked not in self._plans:
             self._plans[asked] = self._plan(asked)
@@ -63,13 +64,16 @@ class ArmResolver:
             return ArmPlan(asked, "the arm is plain")
         if self._drafter is None and not asked.text_alone:
             msg = f"arm {asked} needs a drafter: give one, or take the arm adaspark or plain"
-            raise ValueError(msg)
+            raise OptionError(msg)
         n_draft = 0 if self._drafter is None else self._drafter.n_draft
         arm = asked
         reason = None
         if self._target.max_chain == 0:
             arm = Arm()
-            reason = f"{self._target.architecture} targets cannot take back drafted tokens yet; decoding plainly"
+            reason = f"{self._target.architecture} targets cannot take back drafted tokens yet"
+            if self._target.max_rows < 2:
+                reason = "a verify takes one row (-c, max_rows), which leaves none for a draft"
+            reason += "; decoding plainly"
         elif asked.kind != "chain" and not self._target.supports_tree:
             chain = min(asked.n - 1 if asked.n > 0 else CHAIN_INSTEAD, n_draft, self._target.max_chain)
             arm = Arm("chain", chain) if chain > 0 else Arm()

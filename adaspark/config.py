@@ -1,16 +1,20 @@
 """Options of the engine and of a request: typed, frozen, checked when made.
 
-A field that is ``None`` keeps the engine's own default. Wrong values raise ``ValueError`` naming the option.
+A field that is ``None`` keeps the engine's own default. Wrong values raise OptionError, a ``ValueError``, naming the option.
 """
 
 from __future__ import annotations
 
 import logging
-import math
+import operator
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypedDict
+from pathlib import Path
+from typing import Any, Final, Literal, TypedDict
+
+from adaspark.errors import OptionError
 
 log = logging.getLogger("adaspark")
 
@@ -23,6 +27,19 @@ DEFAULT_CONTEXT: Final = 4096
 MAX_ROWS: Final = 64
 """Rows of the widest verify."""
 
+MAX_BLOCK: Final = 32
+"""Positions of the longest drafter block (``csrc/core/kernels.h``)."""
+
+MAX_THREADS: Final = 512
+"""Threads of a pool, as in ggml."""
+
+MAX_CONTEXT: Final = 2**30
+"""Tokens of the longest context (``csrc/engine/graph/spec.h``)."""
+
+MAX_INT: Final = 2**31 - 1
+MAX_SEED: Final = 2**32 - 1
+MAX_FLOAT: Final = 3.4e38
+
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 FLASH_ATTENTION: Final = ("auto", "on", "off")
 KERNELS: Final = ("auto", "own", "ggml", "llama")
@@ -32,7 +49,7 @@ ArmKind = Literal["plain", "chain", "tree", "adaspark"]
 MECHANISMS: Final = ("text", "acceptance", "gating")
 """What the arm ``adaspark`` can do without, each alone: ``adaspark:no-text`` and so on."""
 
-_ARM = re.compile(r"plain|cost|(?:chain|tree):(\d{1,9})|adaspark(?::(\d{1,9}))?((?::no-(?:text|acceptance|gating))*)")
+_ARM = re.compile(r"plain|cost|(?:chain|tree):(\d{1,10})|adaspark(?::(\d{1,10}))?((?::no-(?:text|acceptance|gating))*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +77,14 @@ class Arm:
                 f"unknown arm {text!r}: give adaspark, adaspark:N (N rows), plain, chain:N (N drafts), tree:N (N rows, at "
                 f"most {MAX_ROWS}) or cost; adaspark may end in :no-text, :no-acceptance, :no-gating"
             )
-            raise ValueError(msg)
+            raise OptionError(msg)
         kind = match[0].partition(":")[0]
         n = int(match[1] or match[2] or 0)
         if kind == "chain":
             return cls("chain", n) if n > 0 else cls()
         if n > MAX_ROWS:
             msg = f"arm {text!r} asks for {n} rows: a verify takes at most {MAX_ROWS}"
-            raise ValueError(msg)
+            raise OptionError(msg)
         if kind == "cost":
             return cls("adaspark", text=False, acceptance=False)
         if kind == "tree":
@@ -144,8 +161,10 @@ class EngineOptions:
     n_gpu_layers_draft: int | None = None  # -1 = all
 
     def __post_init__(self) -> None:
-        for name in ("n_ctx", "n_threads", "n_threads_batch", "n_ctx_draft", "n_threads_draft"):
-            _check_range(name, getattr(self, name), 0)
+        for name in ("n_ctx", "n_ctx_draft"):
+            _check_range(name, getattr(self, name), 0, MAX_CONTEXT)
+        for name in ("n_threads", "n_threads_batch", "n_threads_draft"):
+            _check_range(name, getattr(self, name), 0, MAX_THREADS)
         for name in ("n_gpu_layers", "n_gpu_layers_draft"):
             _check_range(name, getattr(self, name), -1)
         _check_range("n_batch", self.n_batch, 1)
@@ -185,7 +204,7 @@ class GenerateOptions:
     n_predict: int = -1  # tokens; -1 = until the context ends
     temperature: float = 0.0  # 0 = argmax
     top_k: int = 0  # 0 = off
-    top_p: float = 1.0  # 1 = off
+    top_p: float = 1.0  # 1 = off, 0 = the likeliest alone
     min_p: float = 0.0  # 0 = off
     seed: int | None = None  # None = a new one each request
     stop: str | Sequence[str] = ()  # strings that end the reply; never part of it
@@ -199,30 +218,61 @@ class GenerateOptions:
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if not all(stops):
             msg = "stop strings must be non-empty text"
-            raise ValueError(msg)
+            raise OptionError(msg)
+        for text in stops:
+            check_text("stop", text)
+        if self.system is not None:
+            check_text("system", self.system)
         object.__setattr__(self, "stop", stops)
         _check_range("n_predict", self.n_predict, -1)
         _check_range("top_k", self.top_k, 0)
-        _check_range("seed", self.seed, 0, 2**32 - 1)
-        for name, high in (("temperature", math.inf), ("top_p", 1.0), ("min_p", 1.0)):
+        _check_range("seed", self.seed, 0, MAX_SEED)
+        for name, high in (("temperature", MAX_FLOAT), ("top_p", 1.0), ("min_p", 1.0)):
             value = getattr(self, name)
-            if not (math.isfinite(value) and 0 <= value <= high):
-                raise ValueError(f"{name} is {value}: give a number of at least 0" + (" and at most 1" * (high == 1)))
+            if not 0 <= value <= high:
+                raise OptionError(f"{name} is {value}: give a number of at least 0" + (" and at most 1" * (high == 1)))
         if self.arm is not None and Arm.parse(self.arm).kind != "plain" and self.full_trace:
             msg = f"a full trace is made by plain decoding, not by the arm {self.arm}"
-            raise ValueError(msg)
+            raise OptionError(msg)
         if self.raw and self.system is not None:
             msg = "a raw prompt has no system message: write it into the prompt, or drop raw"
-            raise ValueError(msg)
+            raise OptionError(msg)
 
 
-def _check_range(name: str, value: int | None, low: int, high: int | None = None) -> None:
-    if value is None or (low <= value and (high is None or value <= high)):
+def check_text(name: str, text: Any) -> None:
+    """OptionError unless this is text that has a UTF-8 form. Python keeps foreign bytes of a command line as surrogates."""
+    if not isinstance(text, str):
+        msg = f"{name} is {text!r}: give text"
+        raise OptionError(msg)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"{name} is not UTF-8 text (character {error.start + 1} is {text[error.start]!a}): write it in UTF-8"
+        raise OptionError(msg) from None
+
+
+def file_path(name: str | os.PathLike[str], what: str) -> Path:
+    """A file's name as a path; OptionError where it is empty, which as a path is the working folder."""
+    if not os.fspath(name):
+        msg = f"the name of the {what} file is empty: give a file, or leave the option out"
+        raise OptionError(msg)
+    return Path(name)
+
+
+def _check_range(name: str, value: Any, low: int, high: int = MAX_INT) -> None:
+    if value is None:
         return
-    raise ValueError(f"{name} is {value}: give at least {low}" + ("" if high is None else f" and at most {high}"))
+    try:
+        number = operator.index(value)
+    except TypeError:
+        msg = f"{name} is {value!r}: give a whole number"
+        raise OptionError(msg) from None
+    if not low <= number <= high:
+        msg = f"{name} is {value}: give at least {low} and at most {high}"
+        raise OptionError(msg)
 
 
 def _check_choice(name: str, value: str | None, choices: Sequence[str]) -> None:
     if value is not None and value not in choices:
         msg = f"{name} is {value!r}: give one of {', '.join(choices)}"
-        raise ValueError(msg)
+        raise OptionError(msg)

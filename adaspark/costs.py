@@ -76,7 +76,13 @@ def read_costs(path: Path, longest: int) -> CostTable:
         lines = sorted(data["verify"], key=lambda line: int(line["rows"]))
         rows = [int(line["rows"]) for line in lines]
         at = np.array([_line(line, contexts) for line in lines])
-        if len(rows) < 2 or rows[0] < 1 or rows[-1] > MAX_ROWS or len(set(rows)) < len(rows) or not (at > 0).all():
+        if (
+            len(rows) < 2
+            or rows[0] < 1
+            or rows[-1] > MAX_ROWS
+            or len(set(rows)) < len(rows)
+            or not ((at > 0) & (at < np.inf)).all()
+        ):
             msg = f"give two different widths of 1 to {MAX_ROWS} rows at least, with times above 0"
             raise ValueError(msg)
         commit = data.get("commit_us", [0.0, 0.0])
@@ -84,7 +90,7 @@ def read_costs(path: Path, longest: int) -> CostTable:
         return CostTable(
             verify, _line(data["draft"], contexts), np.array(commit, dtype=np.float64).reshape(2), path.name
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         msg = f"{path} is no table of costs: {type(error).__name__} {error}"
         raise TraceError(msg) from error
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ import adaspark
 from adaspark._native import _engine
 from adaspark.arms import ArmPlan, ArmResolver, set_arm
 from adaspark.chat import Chat
-from adaspark.config import DEFAULT_CONTEXT, EngineOptions, GenerateOptions
+from adaspark.config import DEFAULT_CONTEXT, EngineOptions, GenerateOptions, file_path
 from adaspark.devices import warn_about_gpu
-from adaspark.errors import BackendError
+from adaspark.errors import BackendError, OptionError
 from adaspark.generation import Generation, build_result
 from adaspark.identity import Identity, identity_of
 from adaspark.logs import capture_llama_log
@@ -48,8 +48,8 @@ class Engine:
     ``trace`` is a file that every request's rounds are appended to (:mod:`adaspark.trace`).
     The other keywords are the fields of :class:`adaspark.config.EngineOptions`.
 
-    Raises ModelError, DrafterError, OutOfMemoryError, or ValueError for a wrong option. Not thread-safe; one request at
-    a time. Use it as a context manager, or call ``close``.
+    Raises ModelError, DrafterError, OutOfMemoryError, or OptionError for a wrong option. One request at a time; threads
+    take turns, a round each. Use it as a context manager, or call ``close``.
     """
 
     def __init__(
@@ -65,10 +65,12 @@ class Engine:
         **options: Unpack[EngineParams],
     ) -> None:
         self._process = os.getpid()
+        self._lock = threading.RLock()  # held by whoever runs the models
         self._target: Target | None = None
         self._drafter: Drafter | None = None
         self._session: Session | None = None
         self._current: Generation | None = None
+        self._closing = False  # stops the reading of a prompt
         self._told: set[str] = set()  # warnings, each given once
         self._memory = Memory(store_path(store), lambda: self.identity)
         self._tracer: TraceWriter | None = None
@@ -83,7 +85,7 @@ class Engine:
             self._load()
             self._arms = ArmResolver(self.target, self._drafter, arm)
             self._template = ChatTemplate(chat_template or self.target.chat_template, self.target)
-            self._tracer = None if trace is None else TraceWriter(Path(trace), self.target, self.identity)
+            self._tracer = None if trace is None else TraceWriter(file_path(trace, "trace"), self.target, self.identity)
         except BaseException:
             self.close()
             raise
@@ -124,9 +126,13 @@ class Engine:
 
         A text goes through the model's chat template as the user's message (a model without one continues it); a list
         of messages goes through it as it is; ``raw=True`` takes a text unchanged. The keywords are the fields of
-        :class:`adaspark.config.GenerateOptions`. Raises ContextFullError, or ValueError for an empty prompt.
+        :class:`adaspark.config.GenerateOptions`. Raises ContextFullError, or OptionError for an empty prompt.
         """
         options = GenerateOptions(**params)
+        with self._lock:
+            return self._generate(prompt, options)
+
+    def _generate(self, prompt: str | Sequence[Any], options: GenerateOptions) -> Generation:
         target = self.target
         if self._current is not None:
             self._current.close()
@@ -135,7 +141,7 @@ class Engine:
         plan = self._arms.resolve("plain" if options.full_trace else options.arm)
         if options.full_trace and (self._tracer is None or self._drafter is None):
             msg = "a full trace needs a trace file and a drafter"
-            raise ValueError(msg)
+            raise OptionError(msg)
         request = _request(options, stops)
         set_arm(request, plan.arm)
         request.draft_only = options.full_trace
@@ -150,7 +156,7 @@ class Engine:
             session.begin(tokens, request, self._on_prefill)
         finally:
             self._progress.clear()
-        self._current = Generation(session, partial(self._finish, plan, request))
+        self._current = Generation(session, self._lock, partial(self._finish, plan, request))
         return self._current
 
     def chat(self, system: str | None = None, **params: Unpack[RequestParams]) -> Chat:
@@ -162,10 +168,23 @@ class Engine:
         return self._tokens(prompt, GenerateOptions(**params))[0]
 
     def close(self) -> None:
-        """Free the models. Using the engine, or a reply that has not ended, afterwards raises BackendError."""
-        if self._current is not None:
-            self._current.detach()
-        self._current = None
+        """Free the models. Using the engine, or a reply that has not ended, afterwards raises BackendError.
+
+        Any thread may call it: it waits for the round at hand. What an unfinished reply has taught is saved; without
+        a ``close``, that of finished replies alone.
+        """
+        self._closing = True
+        if (current := self._current) is not None:
+            current.cancel()
+        with self._lock:
+            current, self._current = self._current, None
+            try:
+                if current is not None and self._process == os.getpid():
+                    current.detach()
+            finally:
+                self._free()
+
+    def _free(self) -> None:
         self._memory.close()
         # The session and the drafter hold on to the target, so they go first.
         self._session = None
@@ -221,7 +240,7 @@ class Engine:
             prompt = [{"role": "user", "content": prompt}]
         elif options.raw:
             msg = "a raw prompt is one text, not a list of messages"
-            raise ValueError(msg)
+            raise OptionError(msg)
         system = [] if options.system is None else [{"role": "system", "content": options.system}]
         return self._template.prompt([*system, *prompt]), self._template.stop
 
@@ -256,7 +275,7 @@ class Engine:
         return self._progress.show(label, share, 1.0, "share")
 
     def _on_prefill(self, done: int, total: int) -> bool:
-        return self._progress.show("Reading the prompt", done, total, "tokens")
+        return self._progress.show("Reading the prompt", done, total, "tokens") and not self._closing
 
 
 def _assign(options: object, name: str, value: object) -> None:

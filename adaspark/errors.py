@@ -1,11 +1,16 @@
 """The errors of the package: one family, :class:`AdaSparkError`.
 
-Every message names the thing that failed and the remedy. Wrong arguments are ``ValueError``, as everywhere in Python.
+Every message names the thing that failed and the remedy. A wrong argument is an :class:`OptionError`, which is a
+``ValueError`` as everywhere in Python.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
+
+# Here because every module that logs imports this one: warnings go where the caller's logging sends them, else nowhere.
+logging.getLogger("adaspark").addHandler(logging.NullHandler())
 
 try:
     from adaspark._engine import (
@@ -40,6 +45,10 @@ except ImportError:
             """The engine failed in the middle of work, or is not there at all."""
 
 
+class OptionError(AdaSparkError, ValueError):
+    """A wrong argument: an option out of range, an unknown arm, an empty prompt, text that is no text."""
+
+
 class StoreError(AdaSparkError):
     """What was learned cannot be kept, or not be read back."""
 
@@ -58,6 +67,7 @@ __all__ = [
     "ContextFullError",
     "DrafterError",
     "ModelError",
+    "OptionError",
     "OutOfMemoryError",
     "StoreError",
     "TraceError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,8 +22,9 @@ class Generation(Iterator[str]):
     ``result`` is there after the end. The engine runs one request at a time: starting another ends this one.
     """
 
-    def __init__(self, session: Session, finish: Callable[[str, Session], Result]) -> None:
+    def __init__(self, session: Session, lock: threading.RLock, finish: Callable[[str, Session], Result]) -> None:
         self._session: Session | None = session
+        self._lock = lock  # the engine's: held for a step, so that another thread's ``Engine.close`` comes between two
         self._finish = finish
         self._chunks: list[str] = []
         self._drained = False  # whether every piece is out
@@ -34,18 +36,20 @@ class Generation(Iterator[str]):
 
     def __next__(self) -> str:
         """The next piece. Raises BackendError when the engine was closed before the reply ended."""
-        if self._result is not None:
-            raise StopIteration
-        session = self._live()
-        while not self._drained:
-            chunk = session.step()
-            # A short reply is finished before its first step, which still delivers text: ask afterwards.
-            self._drained = session.finished
-            if chunk:
-                self._chunks.append(chunk)
-                return chunk
-        self._end(session)
-        raise StopIteration
+        while True:
+            with self._lock:
+                if self._result is not None:
+                    raise StopIteration
+                session = self._live()
+                if self._drained:
+                    self._end(session)
+                    raise StopIteration
+                chunk = session.step()
+                # A short reply is finished before its first step, which still delivers text: ask afterwards.
+                self._drained = session.finished
+                if chunk:
+                    self._chunks.append(chunk)
+                    return chunk
 
     @property
     def text(self) -> str:
@@ -72,8 +76,9 @@ class Generation(Iterator[str]):
 
     def cancel(self) -> None:
         """End the reply before its next round (any thread). Its finish reason becomes "cancel"."""
-        if self._result is None and self._session is not None:
-            self._session.cancel()
+        session = self._session  # another thread may let go of it
+        if self._result is None and session is not None:
+            session.cancel()
 
     def close(self) -> None:
         """Cancel what is left of the reply; the result then holds what was written."""
@@ -86,8 +91,13 @@ class Generation(Iterator[str]):
         self._listeners.append(listener)
 
     def detach(self) -> None:
-        """Let go of the engine, which is about to close."""
-        self._session = None
+        """End the reply for an engine that is about to close: what it taught is kept, reading on raises BackendError."""
+        session, self._session = self._session, None
+        if session is not None and self._result is None:
+            session.cancel()
+            while not session.finished:
+                session.step()
+            self._finish(self.text, session)
 
     def __enter__(self) -> Self:
         return self

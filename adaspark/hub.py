@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from adaspark.errors import ModelError
+from adaspark.errors import ModelError, OptionError
 from adaspark.progress import Progress
 
 # As llama.cpp: this quantisation where none is asked for, else the repository's first file.
@@ -24,7 +24,7 @@ def hub_file(spec: str, progress: Progress) -> Path:
     match = _SPEC.fullmatch(spec)
     if match is None:
         msg = f"{spec!r} is not a hub repository: give owner/repo or owner/repo:quant"
-        raise ValueError(msg)
+        raise OptionError(msg)
     repository, quant = match[1], match[2]
     hub = _import_hub()
     cache = os.environ.get("LLAMA_CACHE") or None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from adaspark import _core
-from adaspark.config import Arm
+from adaspark.config import MAX_BLOCK, MAX_ROWS, Arm
 
 if TYPE_CHECKING:
     from adaspark.store import Row
@@ -29,7 +29,14 @@ def core_config(arm: Arm, block: int, max_rows: int, top_k: int = TOP_K) -> _cor
 
 def describe_state(row: Row) -> dict[str, Any] | None:
     """Prices and estimates of a stored state; None when this build cannot read it."""
-    config = core_config(Arm("adaspark"), int(row.identity.get("block", 0)), int(row.identity.get("max_rows", 64)))
+    block, max_rows = row.identity.get("block"), row.identity.get("max_rows")
+    if (
+        type(block) is not int
+        or type(max_rows) is not int
+        or not (0 <= block <= MAX_BLOCK and 1 <= max_rows <= MAX_ROWS)
+    ):
+        return None
+    config = core_config(Arm("adaspark"), block, max_rows)
     scheduler = _core.Scheduler(config, np.empty(0, np.int32))
     if not scheduler.load(row.state):
         return None

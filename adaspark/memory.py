@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adaspark.config import file_path
 from adaspark.errors import StoreError
 from adaspark.store import Store, Work, default_path
 
@@ -25,7 +26,7 @@ def store_path(store: str | os.PathLike[str] | None) -> Path | None:
     """The file a ``store`` option names: "auto" is the user's cache folder, "none" and None are no file."""
     if store is None or store == NO_STORE:
         return None
-    return default_path() if store == "auto" else Path(store)
+    return default_path() if store == "auto" else file_path(store, "store")
 
 
 class Memory:

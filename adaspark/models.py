@@ -9,7 +9,8 @@ from typing import Literal
 
 from adaspark import default_pair
 from adaspark._native import _engine
-from adaspark.errors import DrafterError, ModelError, WrongRoleError
+from adaspark.config import check_text, file_path
+from adaspark.errors import DrafterError, ModelError, OptionError, WrongRoleError
 from adaspark.hub import hub_file
 from adaspark.progress import NoProgress, Progress
 
@@ -44,13 +45,13 @@ def resolve(
     """
     if model is not None and hub_model is not None:
         msg = "give a model file or a hub repository, not both"
-        raise ValueError(msg)
+        raise OptionError(msg)
     progress = progress or NoProgress()
     source: Literal["default", "file", "hub"]
     if hub_model is not None:
         target, source = hub_file(hub_model, progress), "hub"
     elif model is not None:
-        target, source = _existing(Path(model).expanduser(), "model", ModelError), "file"
+        target, source = _existing(model, "model", ModelError), "file"
         if _same_file(target, default_pair.target_path()):
             source = "default"
     else:
@@ -77,11 +78,13 @@ def _resolve_drafter(
         return None
     if drafter == "auto":
         return default_pair.drafter_path() if source == "default" else None
-    return _existing(Path(drafter).expanduser(), "drafter", DrafterError)
+    return _existing(drafter, "drafter", DrafterError)
 
 
-def _existing(path: Path, what: str, kind: type[ModelError]) -> Path:
+def _existing(name: str | os.PathLike[str], what: str, kind: type[ModelError]) -> Path:
+    path = file_path(name, what).expanduser()
     if path.is_file():
+        check_text(f"the name of the {what} file", str(path))
         return path
     if path.is_dir():
         msg = f"{what} {path} is a folder: give the GGUF file in it"

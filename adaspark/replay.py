@@ -14,7 +14,7 @@ from adaspark import _core, _replay
 from adaspark.config import Arm
 from adaspark.costs import GRID, CostTable, learned_table, sampled_table
 from adaspark.errors import TraceError
-from adaspark.learned import core_config
+from adaspark.learned import TOP_K, core_config
 from adaspark.trace import TracedRequest
 
 RECORD: Final = np.dtype(
@@ -27,6 +27,9 @@ RECORD: Final = np.dtype(
     ]
 )  # fmt: skip
 """The fixed part of a round's record (``csrc/engine/session_trace.cpp``)."""
+
+MAX_LEFT: Final = 1 << 24
+"""More tokens than a reply has."""
 
 FITTED, EXPLORED, LAST, PROBING = 1, 2, 4, 8
 KINDS: Final = ("plain", "text", "draft", "fixed")
@@ -45,10 +48,33 @@ class Recorded:
         """TraceError when a record is damaged."""
         try:
             rounds = _replay.split(np.frombuffer(request.rounds, dtype=np.uint8))
+            recorded = cls(request, rounds, rounds.header.reshape(-1).view(RECORD))
+            recorded._check()
         except ValueError as error:
             msg = f"a request of the trace is damaged: {error}"
             raise TraceError(msg) from error
-        return cls(request, rounds, rounds.header.reshape(-1).view(RECORD))
+        return recorded
+
+    def _check(self) -> None:
+        """ValueError when the records hold what no session records; schedulers take what they are given."""
+        record, rounds = self.record, self.rounds
+        drafted = record["positions"] > 0
+        times = np.stack([record[name] for name in ("draft_us", "verify_us", "commit_us")])
+        anchors = record["context"] - len(self.request.prompt)
+        good = {
+            "kind": record["kind"] < len(KINDS),
+            "positions": record["positions"] <= self.block,
+            "top_k": ~drafted | (record["top_k"] == TOP_K),
+            "time": np.isfinite(times) & (times >= 0.0),
+            "anchor": (anchors >= 0) & (anchors <= len(self.request.reply)) & (len(self.request.reply) > 0),
+            "left": (record["left"] >= 0) & (record["left"] <= MAX_LEFT),
+            "block": np.isfinite(rounds.logits),
+            "confidence": (rounds.confidence >= 0.0) & (rounds.confidence <= 1.0),
+        }
+        for name, values in good.items():
+            if not np.all(values):
+                msg = f"a record's {name} is out of range"
+                raise ValueError(msg)
 
     @property
     def block(self) -> int:

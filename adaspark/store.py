@@ -10,26 +10,35 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from adaspark.config import Arm
 from adaspark.default_pair import cache_dir
 from adaspark.errors import StoreError
-from adaspark.store_file import SCHEMA, open_database, stamp
+from adaspark.store_file import SCHEMA, look_into, open_database, stamp
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+log = logging.getLogger("adaspark")
 
 FILE: Final = "learned.sqlite"
 MOST_ROWS: Final = 512
 """Rows kept; the ones not used for longest go first, so the file stays small whatever is tried."""
 
 EXPORT_FORMAT: Final = "adaspark-learned"
+
+REFUSED: Final = " refused "
+"""In the name of a row that no scheduler takes, after its arm."""
+
+_LAST: Final = 253_402_300_799  # seconds since 1970 at the end of the year 9999
 
 _COLUMNS = "key, arm, identity, files, state, requests, rounds, tokens, created, updated, revision"
 
@@ -70,17 +79,56 @@ class Row:
     def from_dict(cls, data: dict[str, Any]) -> Row:
         """StoreError on what ``to_dict`` did not write."""
         try:
-            fields = {name: kind(data[name]) for name, kind in _EXPORTED.items()}
-            return cls(**fields, state=base64.b64decode(data["state"], validate=True))
-        except (KeyError, TypeError, ValueError) as error:
+            fields = {name: data[name] for name in _COLUMNS.split(", ")}
+            return cls(**{**fields, "state": base64.b64decode(data["state"], validate=True)}).checked()
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             msg = f"an exported row is damaged: {type(error).__name__} {error}"
             raise StoreError(msg) from error
 
+    def checked(self) -> Row:
+        """This row. ValueError or TypeError when it is none that was ever saved: files come from anywhere."""
+        for name, kind in _TYPES.items():
+            if type(getattr(self, name)) not in (kind, int if kind is float else kind):
+                msg = f"{name} is {getattr(self, name)!r}"
+                raise TypeError(msg)
+        good = {
+            "key": self.key.isascii() and self.key.isprintable() and self.key != "",
+            "arm": Arm.parse(self.arm.partition(REFUSED)[0]).kind == "adaspark",
+            "identity": json.dumps([self.identity, self.files], allow_nan=False) != "",
+            "created": 0 <= self.created <= _LAST,
+            "updated": 0 <= self.updated <= _LAST,
+            **{name: 0 <= getattr(self, name) < 1 << 63 for name in ("requests", "rounds", "tokens", "revision")},
+        }
+        for name, fine in good.items():
+            if not fine:
+                msg = f"{name} is {getattr(self, name)!r}"
+                raise ValueError(msg)
+        return self
 
-_EXPORTED: Final[dict[str, type[Any]]] = {
-    "key": str, "arm": str, "identity": dict, "files": dict, "requests": int, "rounds": int, "tokens": int,
-    "created": float, "updated": float, "revision": int,
+
+_TYPES: Final[dict[str, type[Any]]] = {
+    "key": str, "arm": str, "identity": dict, "files": dict, "state": bytes, "requests": int, "rounds": int,
+    "tokens": int, "created": float, "updated": float, "revision": int,
 }  # fmt: skip
+
+
+def write_export(rows: Sequence[Row]) -> dict[str, Any]:
+    """Rows as one JSON object."""
+    return {"format": EXPORT_FORMAT, "version": SCHEMA, "rows": [row.to_dict() for row in rows]}
+
+
+def read_export(data: Any) -> list[Row]:
+    """The rows of what ``write_export`` gave. StoreError when these are none."""
+    if not isinstance(data, dict) or data.get("format") != EXPORT_FORMAT:
+        msg = "this is not an export of a store"
+        raise StoreError(msg)
+    if data.get("version") != SCHEMA:
+        msg = f"this export is of version {data.get('version')!r}; this build reads version {SCHEMA}"
+        raise StoreError(msg)
+    if not isinstance(data.get("rows"), list):
+        msg = "this export has no rows"
+        raise StoreError(msg)
+    return [Row.from_dict(row) for row in data["rows"]]
 
 
 class Store:
@@ -88,11 +136,12 @@ class Store:
 
     A damaged file, or one of an older schema, is renamed and a new one begun, with one warning. One of a newer schema
     is left alone. A file that cannot be written is read where that is possible; ``read_only`` then says why.
+    ``look`` only reads, whatever state the file is in: StoreError says what is wrong with it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, look: bool = False) -> None:
         self.path = path
-        self._db, self.read_only = open_database(path)
+        self._db, self.read_only = (look_into(path), "it was opened to be read") if look else open_database(path)
 
     def close(self) -> None:
         self._db.close()
@@ -120,13 +169,19 @@ class Store:
         return None if found is None else _row(found)
 
     def rows(self, key: str = "") -> list[Row]:
-        """Every row whose key begins with ``key``, the newest first."""
+        """Every row whose key begins with ``key``, the newest first. Damaged ones are left out, with a warning."""
         with self._errors("read"):
             found = self._db.execute(
                 f"SELECT {_COLUMNS} FROM learned WHERE substr(key, 1, ?) = ? ORDER BY updated DESC",  # noqa: S608
                 (len(key), key),
             ).fetchall()
-        return [_row(values) for values in found]
+        rows = []
+        for values in found:
+            try:
+                rows.append(_row(values))
+            except StoreError as error:
+                log.warning("the store %s: %s. It is left out", self.path, error)
+        return rows
 
     def put(self, key: str, arm: str, identity: dict[str, Any], files: dict[str, Any], state: bytes, work: Work) -> int:
         """Write a row after a request; its new revision."""
@@ -149,7 +204,7 @@ class Store:
 
     def set_aside(self, row: Row) -> str:
         """Give a row that no scheduler takes another name; that name."""
-        name = f"{row.arm} refused {stamp()}"
+        name = f"{row.arm}{REFUSED}{stamp()}"
         with self._transaction():
             self._db.execute(
                 "UPDATE OR REPLACE learned SET arm = ? WHERE key = ? AND arm = ?", (name, row.key, row.arm)
@@ -164,19 +219,8 @@ class Store:
         with self._transaction():
             return self._db.execute(f"DELETE FROM learned WHERE {condition}", values).rowcount  # noqa: S608
 
-    def export(self, key: str = "") -> dict[str, Any]:
-        """Rows as one JSON object."""
-        return {"format": EXPORT_FORMAT, "version": SCHEMA, "rows": [row.to_dict() for row in self.rows(key)]}
-
-    def import_rows(self, data: Any) -> int:
-        """Take rows that ``export`` gave in place of what is there; how many. All or none."""
-        if not isinstance(data, dict) or data.get("format") != EXPORT_FORMAT:
-            msg = "this is not an export of a store"
-            raise StoreError(msg)
-        if data.get("version") != SCHEMA:
-            msg = f"this export is of version {data.get('version')!r}; this build reads version {SCHEMA}"
-            raise StoreError(msg)
-        rows = [Row.from_dict(row) for row in data.get("rows", ())]
+    def import_rows(self, rows: Sequence[Row]) -> None:
+        """Take rows (``read_export``) in place of what is there. All or none."""
         with self._transaction():
             for row in rows:
                 values = {
@@ -189,7 +233,6 @@ class Store:
                     f"INSERT OR REPLACE INTO learned ({_COLUMNS}) VALUES ({', '.join('?' * 11)})",  # noqa: S608
                     [*list(values.values())[:-1], secrets.randbits(62)],
                 )
-        return len(rows)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -218,9 +261,10 @@ def _json(data: dict[str, Any]) -> str:
 
 def _row(values: tuple[Any, ...]) -> Row:
     named = dict(zip(_COLUMNS.split(", "), values, strict=True))
-    for name in ("identity", "files"):
-        try:
+    try:
+        for name in ("identity", "files"):
             named[name] = json.loads(named[name])
-        except ValueError:
-            named[name] = {}
-    return Row(**{**named, "state": bytes(named["state"])})
+        return Row(**named).checked()
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"a row is damaged: {type(error).__name__} {error}"
+        raise StoreError(msg) from error

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import secrets
+import shutil
 import sqlite3
+import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -85,11 +89,11 @@ def _connect(path: Path) -> tuple[sqlite3.Connection, str]:
             if "locked" in str(error) and time.monotonic() < end:
                 time.sleep(0.01)
                 continue
-            readable = None if "locked" in str(error) else _read_only(path)
-            if readable is None:
-                msg = f"the store {path} cannot be opened: {error}"
-                raise StoreError(msg) from error
-            return readable, str(error)
+            if "locked" not in str(error):
+                with contextlib.suppress(StoreError):
+                    return look_into(path), str(error)
+            msg = f"the store {path} cannot be opened: {error}"
+            raise StoreError(msg) from error
 
 
 def _prepared(db: sqlite3.Connection, path: Path) -> sqlite3.Connection:
@@ -147,23 +151,54 @@ def _create(db: sqlite3.Connection) -> None:
         raise
 
 
-def _read_only(path: Path) -> sqlite3.Connection | None:
-    """The store of a folder that cannot be written; None where it cannot be read either."""
-    if not path.is_file():
-        return None
+def look_into(path: Path) -> sqlite3.Connection:
+    """A copy of the store in memory: the store's own files are read and nothing more. StoreError says what is wrong."""
+    if path.is_dir():
+        msg = f"the store {path} is a folder: name a file (--store)"
+        raise StoreError(msg)
+    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True, check_same_thread=False)
-    except sqlite3.Error:
-        return None
-    try:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        db.execute("SELECT revision FROM learned LIMIT 1").fetchone()
-    except sqlite3.Error:
-        version = 0
-    if version != SCHEMA:
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            copy = stack.enter_context(contextlib.closing(sqlite3.connect(_snapshot(path, folder))))
+            copy.backup(db)
+        return _prepared(db, path)
+    except (_DamagedError, sqlite3.Error) as error:
         db.close()
+        kind = "damaged" if path.suffix == ".sqlite" or _is_database(path) else "not a store"
+        msg = f"{path} is {kind} ({error}): it is left as it is"
+        raise StoreError(msg) from error
+    except OSError as error:
+        db.close()
+        msg = f"the store {path} cannot be read: {error.strerror}"
+        raise StoreError(msg) from error
+
+
+def _snapshot(path: Path, folder: Path) -> Path:
+    """A copy of a store and its log, both of one moment: neither changed meanwhile."""
+    files = [path, path.with_name(path.name + "-wal")]
+    copies = [folder / "copy", folder / "copy-wal"]
+    for _ in range(100):
+        before = [_change(file) for file in files]
+        for file, copy in zip(files, copies, strict=True):
+            copy.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(file, copy)
+        if before == [_change(file) for file in files]:
+            break
+        time.sleep(0.01)
+    if not copies[0].exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return copies[0]
+
+
+def _change(path: Path) -> tuple[int, int, int] | None:
+    """Differs when a file was replaced or written."""
+    try:
+        status = path.stat()
+    except OSError:
         return None
-    return db
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _size(path: Path) -> int:

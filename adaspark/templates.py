@@ -21,7 +21,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from adaspark.errors import ModelError
+from adaspark.config import check_text
+from adaspark.errors import ModelError, OptionError
 
 log = logging.getLogger("adaspark")
 
@@ -66,7 +67,8 @@ class Tokenizer(Protocol):
 
 
 def raw_prompt(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> list[int]:
-    """Token ids of a text taken as it is, with exactly one BOS where the model asks for one. ValueError when empty."""
+    """Token ids of a text taken as it is, with exactly one BOS where the model asks for one. OptionError when empty."""
+    check_text("the prompt", text)
     return _with_bos(tokenizer, tokenizer.tokenize(text, False, parse_special))
 
 
@@ -110,17 +112,15 @@ class ChatTemplate:
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """ValueError unless these are messages with a known role and text."""
+    """OptionError unless these are messages with a known role and text."""
     if not messages:
         msg = "the conversation is empty: give at least one message"
-        raise ValueError(msg)
+        raise OptionError(msg)
     for message in messages:
         if message.get("role") not in ROLES:
             msg = f"unknown role {message.get('role')!r}: give one of {', '.join(ROLES)}"
-            raise ValueError(msg)
-        if not isinstance(message.get("content"), str):
-            msg = f"the content of a {message['role']} message must be text"
-            raise ValueError(msg)  # noqa: TRY004 - one kind of error for a wrong conversation
+            raise OptionError(msg)
+        check_text(f"the content of a {message['role']} message", message.get("content"))
 
 
 class _Guard:
@@ -143,6 +143,7 @@ class _Guard:
         return value
 
     def tokenize(self, rendered: str) -> list[int]:
+        check_text("the text that the chat template makes", rendered)
         pieces = re.split(f"\ufdd0{self._nonce}:(\\d+)\ufdd1", rendered)
         ids: list[int] = []
         for index, piece in enumerate(pieces):
@@ -153,6 +154,7 @@ class _Guard:
         return ids
 
     def _protect_text(self, text: str) -> str:
+        check_text("a message's text", text)
         pieces = [(text, False)]  # (text, is a control token's spelling)
         while True:
             controls = {control for piece, found in pieces if not found for control in self._controls(piece)}
@@ -193,7 +195,7 @@ def _with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
         ids = [bos, *ids[written:]]
     if not ids:
         msg = "the prompt is empty: give some text"
-        raise ValueError(msg)
+        raise OptionError(msg)
     return ids
 
 

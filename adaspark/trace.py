@@ -1,7 +1,8 @@
 """Traces: one record a round, enough to replay the scheduler's decisions exactly. ``docs/traces.md`` has the format.
 
 A request is one frame, written after it in one call, so several processes may append to one file, and files put one
-after the other are a file. The rounds' records come from the session as they are (``csrc/engine/session_trace.cpp``).
+after the other are a file. A frame that a killed process left half written costs that frame: the reader goes on with the
+next one that is whole. The rounds' records come from the session as they are (``csrc/engine/session_trace.cpp``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import secrets
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from adaspark.config import MAX_BLOCK, MAX_ROWS, Arm
 from adaspark.errors import TraceError
 
 if TYPE_CHECKING:
@@ -32,7 +34,13 @@ FORMAT: Final = "adaspark-trace"
 VERSION: Final = 1
 _FRAME: Final = struct.Struct("<4sIIII")  # magic, version, bytes of the header, bytes of the body, crc32 of both
 _MAGIC: Final = b"ADTR"
-_LONGEST: Final = 1 << 30  # bytes of a frame that anyone means
+_LONGEST: Final = 1 << 30  # bytes of a body that anyone means, unpacked
+_PARTS: Final = 5  # prompt, reply, end-of-generation tokens, state, rounds
+_HEADER: Final[dict[str, Any]] = {
+    "arm": str, "full": bool, "continues": bool, "stream": str, "finish_reason": (str, type(None)),
+    "learned_after": (str, type(None)), "identity": dict, "parts": list,
+}  # fmt: skip
+"""What a replay reads of a header, and its types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +71,8 @@ class TraceWriter:
         self.path = path
         if path.is_file():
             with path.open("rb") as file:
-                head = file.read(len(_MAGIC))
-            if head != _MAGIC[: len(head)]:
+                head = file.read(_FRAME.size)
+            if not _begins_as_trace(head):
                 msg = f"{path} is not a trace, and requests would be appended to it: name another file"
                 raise TraceError(msg)
         self._identity = identity
@@ -115,59 +123,116 @@ class TraceWriter:
         self._after[arm] = hashlib.sha256(learned).hexdigest()
         try:
             with self.path.open("ab", buffering=0) as file:
-                file.write(_frame(header, parts))
+                rest = memoryview(_frame(header, parts))
+                while rest:  # a write may take less than all of it
+                    rest = rest[file.write(rest) :]
         except OSError as error:
             self._broken = True
             log.warning("the trace %s cannot be written: %s. Nothing more is traced", self.path, error.strerror)
 
 
 def read_trace(path: Path) -> list[TracedRequest]:
-    """The requests of a trace file. A last frame that was cut off is left out, with a warning.
+    """The whole requests of a trace file. What a killed process or a damaged disk left between them is told in a warning.
 
-    Raises TraceError when the file cannot be read, is no trace, of another version, or damaged.
+    Raises TraceError when the file cannot be read, is no trace, is of another version, or holds a request that nobody
+    wrote so.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         msg = f"the trace {path} cannot be read: {error.strerror}"
         raise TraceError(msg) from error
-    return list(_frames(path, data))
-
-
-def _frames(path: Path, data: bytes) -> Iterator[TracedRequest]:
-    at = 0
+    out: list[TracedRequest] = []
+    at = left_out = 0
     while at < len(data):
-        if data[at : at + 4] != _MAGIC[: len(data) - at]:
-            msg = f"{path} is not a trace" if at == 0 else f"{path} is damaged at byte {at}"
-            raise TraceError(msg)
-        if len(data) - at < _FRAME.size:
-            break
-        _, version, n_header, n_body, checksum = _FRAME.unpack_from(data, at)
-        if version != VERSION:
-            msg = f"{path} holds a trace of version {version}; this build reads version {VERSION}"
-            raise TraceError(msg)
-        start, end = at + _FRAME.size, at + _FRAME.size + n_header + n_body
-        if end > len(data) and n_header + n_body < _LONGEST:
-            break
-        if zlib.crc32(data[start:end]) != checksum:
-            msg = f"{path} is damaged at byte {at}: the checksum is wrong"
-            raise TraceError(msg)
-        yield _request(data[start : start + n_header], data[start + n_header : end])
+        end = _frame_end(data, at)
+        if end is None:  # look for the next one
+            start, at = at, data.find(_MAGIC, at + 1)
+            at = len(data) if at < 0 else at
+            left_out += at - start
+            continue
+        try:
+            out.append(_request(data, at))
+        except (ValueError, TypeError, KeyError, RecursionError, zlib.error) as error:
+            msg = (
+                f"the request at byte {at} of the trace {path} is whole, but no trace's: {type(error).__name__} {error}"
+            )
+            raise TraceError(msg) from error
         at = end
-    if at < len(data):
-        log.warning("the last request of the trace %s was cut off and is left out", path)
+    if not out and left_out:
+        _check_kind(path, data)
+    if left_out:
+        log.warning(
+            "%d of %d bytes of the trace %s belong to no whole request and are left out", left_out, len(data), path
+        )
+    return out
 
 
-def _request(header: bytes, body: bytes) -> TracedRequest:
-    data = json.loads(header)
-    raw = zlib.decompress(body)
-    parts = []
-    at = 0
-    for size in data.pop("parts"):
-        parts.append(raw[at : at + size])
-        at += size
+def _begins_as_trace(data: bytes) -> bool:
+    """Whether a file's first bytes are a trace's, or what is left of a first write that was cut off."""
+    head = data[: _FRAME.size]
+    return _MAGIC in head or _MAGIC.startswith(head)
+
+
+def _check_kind(path: Path, data: bytes) -> None:
+    """TraceError when a file without a whole frame is no trace of this version."""
+    if not _begins_as_trace(data):
+        msg = f"{path} is not a trace"
+        raise TraceError(msg)
+    version = int.from_bytes(data[4:8], "little")
+    if len(data) >= _FRAME.size and data.startswith(_MAGIC) and version != VERSION:
+        msg = f"{path} holds a trace of version {version}; this build reads version {VERSION}"
+        raise TraceError(msg)
+
+
+def _frame_end(data: bytes, at: int) -> int | None:
+    """Where the frame that begins at a byte ends; None where no whole frame does."""
+    if data[at : at + 4] != _MAGIC or len(data) - at < _FRAME.size:
+        return None
+    _, version, n_header, n_body, checksum = _FRAME.unpack_from(data, at)
+    start = at + _FRAME.size
+    end: int = start + n_header + n_body
+    if version != VERSION or end > len(data) or zlib.crc32(memoryview(data)[start:end]) != checksum:
+        return None
+    return end
+
+
+def _request(data: bytes, at: int) -> TracedRequest:
+    """The request of a whole frame. Whatever is wrong with it is one of the errors that ``read_trace`` expects."""
+    _, _, n_header, n_body, _ = _FRAME.unpack_from(data, at)
+    body = at + _FRAME.size + n_header
+    header = json.loads(data[at + _FRAME.size : body])
+    _check_header(header)
+    sizes = header.pop("parts")
+    # No more is unpacked than the parts take: a few bytes of zlib can stand for any number.
+    raw = zlib.decompressobj().decompress(data[body : body + n_body], sum(sizes) + 1)
+    if len(raw) != sum(sizes):
+        msg = f"its parts take {sum(sizes)} bytes, its body has {len(raw)} or more"
+        raise ValueError(msg)
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(raw[start : start + size])
+        start += size
     prompt, reply, stops = (np.frombuffer(part, dtype="<i4").astype(np.int32) for part in parts[:3])
-    return TracedRequest(data, prompt, reply, stops, parts[3], parts[4])
+    return TracedRequest(header, prompt, reply, stops, parts[3], parts[4])
+
+
+def _check_header(header: Any) -> None:
+    """One of ``read_trace``'s errors unless a header has what a replay reads of it."""
+    for name, kinds in _HEADER.items():
+        if not isinstance(header[name], kinds):
+            msg = f"{name} is {header[name]!r}"
+            raise TypeError(msg)
+    Arm.parse(header["arm"])
+    for name, low, high in (("block", 0, MAX_BLOCK), ("max_rows", 1, MAX_ROWS)):
+        value = header["identity"][name]
+        if type(value) is not int or not low <= value <= high:
+            msg = f"{name} is {value!r}"
+            raise ValueError(msg)
+    sizes = header["parts"]
+    if len(sizes) != _PARTS or not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) > _LONGEST:
+        msg = f"parts of {sizes!r} bytes"
+        raise ValueError(msg)
 
 
 def _frame(header: dict[str, Any], parts: list[bytes]) -> bytes:

@@ -8,19 +8,26 @@ from the session's statistics, on llama.cpp's side from the server's own ``timin
 it, nor is HTTP. A ratio compares two arms on one prompt; the table has the geometric mean over prompts with a bootstrap
 95% interval. Prompts where a reply ends in a loop are counted and left out of the ratios, and so are replies of
 a few tokens.
+
+With ``--passes`` the whole file is decoded several times, our arms beginning each pass with nothing learned; a prompt's
+ratio is then the median over the passes, and a second table has the slowest single replies.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from kit.arms import Arm, OurArm, ServerArm
 from kit.engine import add_load_options, load_of
+from kit.page import Record, Table, ran_on, read_results
 from kit.prompts import read_prompts
 from kit.show import Bar, Lines, note
 
@@ -29,7 +36,10 @@ from adaspark.benchmark.stats import first_difference, geometric_mean, loop_peri
 from adaspark.cli.tables import table
 
 SHORTEST = 16  # tokens after the first; a shorter reply measures little but the first round
+LONG = 100  # tokens of a reply whose ratio is told on its own ...
+SLOW = 0.97  # ... by name where it is less than this
 Reply = dict[str, Any]
+Passes = dict[str, list[Reply]]  # one prompt: by arm, its replies in each pass
 
 
 def main() -> None:
@@ -64,51 +74,61 @@ def main() -> None:
             threads=threads,
             ctx=load.ctx,
             flash_attention=load.flash_attention,
+            kernels=ours[0].facts["kernels"],
             n_predict=args.n_predict,
             seed=args.seed,
             arms=names,
+            passes=args.passes,
         )
         ids = [ours[0].tokenize(prompt.text) for prompt in prompts]
         with exclusive(args.lock):
             for arm in arms:
                 arm.run(ids[0], 16)  # pages of the weights, branch predictors, the server's first allocations
-        replies: list[dict[str, Reply]] = []
+        replies: list[Passes] = [{name: [] for name in names} for _ in prompts]
         loaded = 0
-        with Bar("compare", len(prompts)) as bar:
-            for prompt, tokens in zip(prompts, ids, strict=True):
-                order = rng.sample(arms, len(arms))
-                with exclusive(args.lock):
-                    busy = wait_quiet()
-                    row = {arm.name: arm.run(tokens, args.n_predict) for arm in order}
-                loaded += busy is not None and busy >= QUIET
-                for name, reply in row.items():
-                    lines.write(
-                        "reply", prompt=prompt.line, source=prompt.source, prompt_tokens=len(tokens), arm=name,
-                        busy=busy, loop=loop_period(reply["tokens"]), **reply,
-                    )  # fmt: skip
-                replies.append(row)
-                bar.step()
+        with Bar("compare", args.passes * len(prompts)) as bar:
+            for number in range(args.passes):
+                for arm in ours:
+                    arm.forget()
+                for i, prompt in enumerate(prompts):
+                    order = rng.sample(arms, len(arms))
+                    with exclusive(args.lock):
+                        busy = wait_quiet()
+                        row = {arm.name: arm.run(ids[i], args.n_predict) for arm in order}
+                    loaded += busy is not None and busy >= QUIET
+                    for name, reply in row.items():
+                        lines.write(
+                            "reply", prompt=prompt.line, source=prompt.source, prompt_tokens=len(ids[i]), arm=name,
+                            **{"pass": number}, busy=busy, loop=loop_period(reply["tokens"]), **reply,
+                        )  # fmt: skip
+                        replies[i][name].append(reply)
+                    bar.step()
     if loaded:
-        note(f"the machine was not quiet before {loaded} of {len(prompts)} prompts: their times are doubtful")
+        note(
+            f"the machine was not quiet before {loaded} of {args.passes * len(prompts)} prompts: their times are doubtful"
+        )
     for baseline in baselines:
         report(names, baseline, replies, args.seed)
+        if args.passes > 1:
+            slowest(names, baseline, replies, [prompt.line for prompt in prompts]).show()
 
 
-def report(names: list[str], baseline: str, replies: list[dict[str, Reply]], seed: int) -> None:
+def report(names: list[str], baseline: str, replies: list[Passes], seed: int) -> None:
     rows = []
     for name in names:
         pairs = [(row[name], row[baseline]) for row in replies]
-        looped = sum(any(loop_period(r["tokens"]) for r in pair) for pair in pairs)
-        short = sum(min(a["steps"], b["steps"]) < SHORTEST for a, b in pairs)
-        usable = [pair for pair in pairs if usable_pair(*pair)]
-        different = sum(first_difference(a["tokens"], b["tokens"]) is not None for a, b in pairs)
-        drafted = sum(a["drafted"] for a, _ in pairs)
-        accepted = sum(a["accepted"] for a, _ in pairs)
+        first = [(ours[0], theirs[0]) for ours, theirs in pairs]
+        looped = sum(any(loop_period(r["tokens"]) for r in pair) for pair in first)
+        short = sum(min(a["steps"], b["steps"]) < SHORTEST for a, b in first)
+        usable = [pair for pair in pairs if usable_pair(*pair[0], *pair[1])]
+        different = sum(first_difference(a["tokens"], b["tokens"]) is not None for a, b in first)
+        drafted = sum(a["drafted"] for a, _ in first)
+        accepted = sum(a["accepted"] for a, _ in first)
         if not usable:
             rows.append([name, "-", "-", "-", "-", f"0 ({looped} looped, {short} short)", str(different)])
             continue
-        ratio = geometric_mean([rate(a) / rate(b) for a, b in usable], seed)
-        speed = spread([rate(a) for a, _ in usable])
+        ratio = geometric_mean([median_ratio(*pair) for pair in usable], seed)
+        speed = spread([median(map(rate, ours)) for ours, _ in usable])
         rows.append(
             [
                 name,
@@ -126,6 +146,61 @@ def report(names: list[str], baseline: str, replies: list[dict[str, Reply]], see
         rows,
         "accepted: share of drafted tokens; other text: replies that are not the baseline's, token for token",
     )
+
+
+def slowest(names: Sequence[str], baseline: str, replies: Sequence[Passes], lines: Sequence[int]) -> Table:
+    rows = []
+    for name in names:
+        if name == baseline:
+            continue
+        cells = [name]
+        for looped in (False, True):
+            ratios = long_ratios([(row[name], row[baseline]) for row in replies], lines, looped)
+            slow = [f"{line}: {ratio:.3f}" for ratio, line in ratios if ratio < SLOW]
+            cells += [str(len(ratios)), f"{ratios[0][0]:.3f}" if ratios else "-", ", ".join(slow) or "none"]
+        rows.append(cells)
+    return Table(
+        f"slowest replies of {LONG} tokens or more, ratios to {baseline}",
+        ["arm", "replies", "least", f"below {SLOW}", "looped", "least", f"below {SLOW}"],
+        rows,
+        "median over the passes; below: the prompt's line in the file, from 0, and its ratio; looped: the replies that end "
+        "in a loop",
+    )
+
+
+def read_replies(path: Path) -> tuple[Record, dict[int, Passes]]:
+    """What ran, and a stored run's replies by the prompt's line; nothing where there is no such file."""
+    run, records = read_results(path)
+    replies: dict[int, Passes] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        replies[record["prompt"]][record["arm"]].append(record)
+    return run, replies
+
+
+def page(path: Path) -> list[str]:
+    """The slowest replies of a stored run as Markdown; nothing where there is no such file."""
+    run, replies = read_replies(path)
+    if not run:
+        return []
+    what = f"{ran_on(run)}; {len(replies)} prompts, {run['passes']} passes, each from an empty store."
+    return [what, *slowest(run["arms"], run["arms"][0], list(replies.values()), list(replies)).markdown()]
+
+
+def long_ratios(
+    pairs: Sequence[tuple[Sequence[Reply], Sequence[Reply]]], lines: Sequence[int], looped: bool
+) -> list[tuple[float, int]]:
+    """(ratio, line) of the long replies, those that loop or those that do not, the slowest first."""
+    return sorted(
+        (median_ratio(ours, theirs), line)
+        for (ours, theirs), line in zip(pairs, lines, strict=True)
+        if min(r["steps"] for r in (*ours, *theirs)) >= LONG
+        and any(loop_period(r["tokens"]) is not None for r in (*ours, *theirs)) == looped
+    )
+
+
+def median_ratio(ours: Sequence[Reply], theirs: Sequence[Reply]) -> float:
+    """Of two arms on one prompt: the median over passes, each pass's replies against each other."""
+    return median(rate(a) / rate(b) for a, b in zip(ours, theirs, strict=True))
 
 
 def usable_pair(*replies: Reply) -> bool:
@@ -157,6 +232,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--baseline", type=_names, help="the arms ratios refer to, a table for each (default: the first)"
     )
+    parser.add_argument("--passes", type=int, default=1, help="over all prompts (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, metavar="JSONL", help="raw results")
     parser.add_argument("--lock", type=Path, metavar="FILE", help="hold this file's lock while a prompt is measured")

@@ -1,5 +1,5 @@
-"""Writes a page of tables from the raw results of a machine: what compare.py, verify_cost.py, perplexity.py,
-divergence.py and ``adaspark-run bench --json`` left in a folder, by the names those files have there.
+"""Writes a page of tables from the raw results of a machine: what the programs of bench/ and ``adaspark-run bench --json``
+left in a folder, by the names those files have there.
 
 Nothing is measured here, and a file that is not there is left out of the page.
 """
@@ -9,11 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from statistics import median
 
-from compare import rate, usable_pair
+import cold_start
+import compare
+import slow_drafter
+import workload_switch
+from kit import learned_costs
+from kit.page import markdown_rows, read_results
 
 from adaspark.benchmark.stats import geometric_mean, spread
 
@@ -22,7 +27,15 @@ COMPARISONS = {
     "compare_copy": "Texts to copy from",
     "compare_llama_kernels": "Open questions, our arms on llama.cpp's kernels (`--kernels llama`)",
 }
-Record = dict[str, Any]
+# Programs that make their own tables; each by the name of its file, and that of a run on llama.cpp's kernels.
+PAGES: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
+    "slowest": ("No reply slower than plain decoding (`compare.py --passes`)", compare.page),
+    "cold_start": ("From an empty store (`cold_start.py`)", cold_start.page),
+    "learned_table": ("The learned cost table against T(n) (`learned_table.py`)", learned_costs.page),
+    "workload_switch": ("A workload that switches (`workload_switch.py`)", workload_switch.page),
+    "slow_drafter": ("A drafter that cannot pay (`slow_drafter.py`)", slow_drafter.page),
+}
+LLAMA = "_llama_kernels"
 
 
 def main() -> None:
@@ -35,42 +48,43 @@ def main() -> None:
     for name, title in COMPARISONS.items():
         page += _comparison(args.folder / f"{name}.jsonl", title)
     page += _ablation(args.folder / "ablation.json")
+    page += _live(args.folder)
     page += _costs(args.folder / "verify_cost.jsonl")
     page += _perplexity(args.folder / "perplexity.jsonl")
     args.page.write_text("\n\n".join(page) + "\n", encoding="utf-8")
 
 
-def _records(path: Path) -> Iterator[Record]:
-    if path.is_file():
-        yield from (json.loads(line) for line in path.read_text("utf-8").splitlines())
-
-
 def _comparison(path: Path, title: str) -> list[str]:
-    prompts: dict[int, dict[str, Record]] = defaultdict(dict)
-    run: Record = {}
-    for record in _records(path):
-        if record["kind"] == "run":
-            run = record
-        else:
-            prompts[record["prompt"]][record["arm"]] = record
+    run, prompts = compare.read_replies(path)
     if not run:
         return []
     rows = []
     for arm in run["arms"]:
         row = [f"`{arm}`"]
-        mine = [replies[arm] for replies in prompts.values() if usable_pair(replies[arm])]
-        row.append(f"{spread([rate(r) for r in mine]).median:,.0f}" if mine else "-")
+        mine = [replies[arm] for replies in prompts.values() if compare.usable_pair(*replies[arm])]
+        rates = [median(map(compare.rate, passes)) for passes in mine]
+        row.append(f"{spread(rates).median:,.0f}" if rates else "-")
         for baseline in ("plain", "llama.cpp/plain"):
             pairs = [(replies[arm], replies[baseline]) for replies in prompts.values()]
-            usable = [pair for pair in pairs if usable_pair(*pair)]
-            ratio = geometric_mean([rate(a) / rate(b) for a, b in usable]) if usable else None
+            usable = [pair for pair in pairs if compare.usable_pair(*pair[0], *pair[1])]
+            ratio = geometric_mean([compare.median_ratio(*pair) for pair in usable]) if usable else None
             row.append("1" if arm == baseline else f"{ratio} of {len(usable)}")
         rows.append(row)
     what = (
         f"{len(prompts)} prompts, {run['n_predict']} tokens each at most, {run['threads']} threads, greedy, one run, arms interleaved, from "
         "an empty scheduler. Geometric means of ratios with 95% intervals, over the prompts whose replies do not loop."
     )
-    return [f"## {title}", what, _table(["arm", "tok/s, median", "against `plain`", "against llama.cpp plain"], rows)]
+    columns = ["arm", "tok/s, median", "against `plain`", "against llama.cpp plain"]
+    return [f"## {title}", what, markdown_rows(columns, rows)]
+
+
+def _live(folder: Path) -> list[str]:
+    out = []
+    for name, (title, page) in PAGES.items():
+        for suffix, kernels in (("", ""), (LLAMA, ", llama.cpp's kernels")):
+            part = page(folder / f"{name}{suffix}.jsonl")
+            out += [f"## {title}{kernels}", *part] if part else []
+    return out
 
 
 def _ablation(path: Path) -> list[str]:
@@ -87,12 +101,12 @@ def _ablation(path: Path) -> list[str]:
         for arm in file["arms"]
     ]
     title = "## Mechanisms one by one (`adaspark-run bench`)"
-    return [title, _table(["arm", "against `plain`", "worst reply", "conversations"], rows)]
+    return [title, markdown_rows(["arm", "against `plain`", "worst reply", "conversations"], rows)]
 
 
 def _costs(path: Path) -> list[str]:
     times: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
-    for record in _records(path):
+    for record in read_results(path)[1]:
         if record["kind"] in ("rows", "draft"):
             kernels = "llama.cpp" if ", llama," in record["config"] else "own"
             times[record["kind"], kernels, record["context"]][record["n"]] = record["median_ms"]
@@ -105,7 +119,7 @@ def _costs(path: Path) -> list[str]:
                 [f"{kernels}, {context} tokens", *(f"{value[n]:.2f}" if n in value else "-" for n in counts)]
                 for (_, kernels, context), value in sorted(part.items(), key=lambda item: (item[0][2], item[0][1]))
             ]
-            out += [f"## {title}", _table(["kernels and context", *map(str, counts)], rows)]
+            out += [f"## {title}", markdown_rows(["kernels and context", *map(str, counts)], rows)]
     return out
 
 
@@ -117,20 +131,15 @@ def _perplexity(path: Path) -> list[str]:
             f"{record['prefill_tokens_per_s']:,.0f}",
             str(record["peak_memory_mb"]),
         ]
-        for record in _records(path)
+        for record in read_results(path)[1]
         if record["kind"] == "kernels"
     ]
     if not rows:
         return []
     return [
         "## Perplexity, prefill and memory",
-        _table(["kernels", "perplexity", "prefill of 512, tok/s", "peak memory, MB"], rows),
+        markdown_rows(["kernels", "perplexity", "prefill of 512, tok/s", "peak memory, MB"], rows),
     ]
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _arguments() -> argparse.Namespace:

@@ -22,6 +22,8 @@ from adaspark.cli.flags import BENCH, CHAT, DOCTOR, FLAGS, GENERATE, MODELS, REP
 SPEC, DRAFTER = tm.DENSE, tm.DrafterSpec()
 SECONDS = 60
 N = ("-n", "24", "--ignore-eos")
+FOREIGN = "caf\udce9"
+"""Bytes that are no UTF-8, as Python has them."""
 pytestmark = pytest.mark.usefixtures("environment")
 
 
@@ -147,12 +149,31 @@ def usage(*arguments: str) -> Any:
         usage("-sys", "a", "-sysf", "b", "hi"),
         usage("-no-cnv", "-sys", "a", "hi"),
         usage("-hf", "owner/repo", "hi"),
+        *(
+            usage(flag, str(number), "hi")
+            for number in (2**31, 2**63, 10**30, -(2**31) - 1)
+            for flag in ("-n", "-c", "-cd", "-b", "-t", "-tb", "-td", "-ngl", "-ngld", "--top-k", "--spec-draft-n-max")
+        ),
+        usage("-s", str(2**32), "hi"),
+        usage("-c", str(2**31 - 1), "hi"),
+        usage("-t", "100000", "hi"),
+        usage("--temp", "1e39", "hi"),
+        usage("--temp", "nan", "hi"),
+        *(usage(flag, FOREIGN, "hi") for flag in ("--stop", "-sys")),
+        usage("-p", FOREIGN),
+        usage(FOREIGN),
+        usage("chat", "-p", FOREIGN),
+        *(usage(flag, "", "hi") for flag in ("-m", "-md", "--store", "--trace", "--stop")),
+        usage("-p", ""),
+        usage(""),
+        usage("chat", "-p", ""),
+        usage("store", "list", "--store", ""),
         usage("chat", "-f", "file"),
         usage("models", "frobnicate"),
     ],
 )
 def test_wrong_usage_is_2(cli: Cli, pair: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    files = () if arguments[:1] in (("chat",), ("models",)) else pair
+    files = () if arguments[:1] in (("chat",), ("models",), ("store",)) else pair
     run = cli(*arguments[:1], *files, *arguments[1:]) if not files else cli(*files, *arguments)
     assert (run.code, run.out) == (2, "")
     assert "error:" in run.err
@@ -160,6 +181,47 @@ def test_wrong_usage_is_2(cli: Cli, pair: tuple[str, ...], arguments: tuple[str,
     assert run.code == 2
     assert run.json["error"]["type"] == "UsageError"
     assert run.json["error"]["message"]
+
+
+def test_text_that_is_no_utf8_and_numbers_out_of_range_name_their_option(cli: Cli, pair: tuple[str, ...]) -> None:
+    for arguments, words in {
+        ("-p", FOREIGN): "'-p'.*UTF-8",
+        ("--stop", FOREIGN, "hi"): "'--stop'.*UTF-8",
+        ("-b", str(2**31), "hi"): f"'-b'.*at most {2**31 - 1}",
+        ("-t", "100000", "hi"): "'-t'.*at most 512",
+        ("-p", ""): r"\(-p\) is empty",
+    }.items():
+        assert re.search(words, cli(*pair, "--json", *arguments).json["error"]["message"]), words
+
+
+def test_foreign_bytes_on_stdin_are_2(pair: tuple[str, ...]) -> None:
+    for command_, data in ((("chat",), b"one\ncaf\xe9\n"), (("generate", "-f", "-"), b"caf\xe9")):
+        run = subprocess.run(
+            command(*command_, *pair, *N, "--json"), input=data, capture_output=True, check=False, timeout=SECONDS
+        )
+        error = json.loads(run.stdout)
+        assert (run.returncode, error["error"]["type"]) == (2, "UsageError")
+        assert "UTF-8" in error["error"]["message"]
+        assert command_ != ("chat",) or len(error["turns"]) == 1
+
+
+def test_a_model_whose_name_is_no_utf8_is_named(cli: Cli, pair: tuple[str, ...], tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("names are text here")
+    path = tmp_path / f"{FOREIGN}.gguf"
+    path.write_bytes(Path(pair[1]).read_bytes())
+    run = cli("-m", path, "hi")
+    assert (run.code, "UTF-8" in run.err) == (2, True)
+
+
+def test_a_context_without_room_for_drafts_says_so(cli: Cli, pair: tuple[str, ...]) -> None:
+    run = cli(*pair, "-c", "1", "-no-cnv", "-n", "1", "h")
+    assert "one row" in run.err
+    assert "take back" not in run.err
+
+
+def test_top_p_0_is_the_likeliest_token(cli: Cli, pair: tuple[str, ...], reply: str) -> None:
+    assert cli(*pair, *N, "--temp", "1.5", "--top-p", "0", "hi").out == reply + "\n"
 
 
 def test_no_arguments_shows_the_help_and_is_2(cli: Cli) -> None:

@@ -123,3 +123,57 @@ def test_looking_makes_no_store(cli: Cli, path: Path) -> None:
     assert "nothing learned yet" in cli("store", "reset", "all").out
     assert cli("store", "show", "all", "--json").json["error"]["type"] == "StoreError"
     assert not path.exists()
+
+
+@pytest.mark.usefixtures("filled")
+def test_looking_never_changes_a_store(cli: Cli, path: Path, tmp_path: Path) -> None:
+    whole = path.read_bytes()
+    file = tmp_path / "export.json"
+    looks = (("list",), ("show", "all"), ("export", "all", file))
+    for data, code in ((whole, 0), (whole[: len(whole) // 2], 1), (b"", None), (whole[:40], 1)):
+        path.write_bytes(data)
+        names = {entry.name for entry in path.parent.iterdir()}
+        for look in looks:
+            run = cli("store", *look, "--json")
+            assert run.code == code or (code is None and run.code in (0, 1))
+            assert "internal" not in run.out
+            assert path.read_bytes() == data
+            assert {entry.name for entry in path.parent.iterdir()} == names
+
+
+@pytest.mark.usefixtures("filled")
+def test_an_export_never_goes_over_the_store(cli: Cli, path: Path) -> None:
+    whole = path.read_bytes()
+    assert cli("store", "export", "all", path).code == 2
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_wrong_import_touches_nothing(cli: Cli, path: Path, tmp_path: Path) -> None:
+    file, none = tmp_path / "export.json", tmp_path / "none.sqlite"
+    assert cli("store", "export", "all", file).code == 0
+    good, whole = file.read_text(), path.read_bytes()
+    created = json.loads(good)["rows"][0]["created"]
+    for text in (
+        good.replace(str(created), "Infinity"),
+        good.replace(str(created), "NaN"),
+        good.replace(str(created), "1e999"),
+        good.replace('"arm": "cost"', '"arm": "bush"'),
+        "[" * 100_000,
+        "5",
+    ):
+        assert text != good
+        file.write_text(text)
+        run = cli("store", "import", file, "--json")
+        assert (run.code, run.json["error"]["type"]) == (1, "StoreError")
+        assert cli("store", "import", file, "--store", none).code == 1
+        assert path.read_bytes() == whole
+        assert not none.exists()
+
+
+def test_a_folder_is_no_store(cli: Cli, tmp_path: Path) -> None:
+    for action in (("list",), ("show", "all"), ("reset", "all")):
+        run = cli("store", *action, "--store", tmp_path)
+        assert run.code == 1
+        assert "Traceback" not in run.err
+    assert "is a folder" in cli("store", "list", "--store", tmp_path).err

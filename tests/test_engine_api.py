@@ -15,6 +15,7 @@ from conftest import ModelFiles
 
 import adaspark
 from adaspark import Engine, Generation, Result
+from adaspark.store import Store
 from adaspark.templates import Message
 
 SPEC, DRAFTER = tm.DENSE, tm.DrafterSpec()
@@ -216,6 +217,23 @@ def test_a_conversation_remembers(engine: Engine, plain: Engine) -> None:
     assert chat.undo() is None
 
 
+def test_a_message_sent_over_an_open_reply_comes_behind_it(engine: Engine) -> None:
+    chat = engine.chat(n_predict=40, ignore_eos=True)
+    first = chat.send("one")
+    next(first)
+    second = chat.send("two")
+    assert [message["role"] for message in chat.messages] == ["user", "assistant", "user"]
+    assert chat.messages[1]["content"] == first.result.text
+    next(second)
+    assert chat.undo() == "two"
+    assert [message["content"] for message in chat.messages] == ["one", first.result.text]
+    next(chat.send("three"))
+    chat.clear()
+    assert chat.messages == []
+    engine.generate(PROMPT, n_predict=2).read()
+    assert chat.messages == []
+
+
 def test_prompt_forms(plain: Engine) -> None:
     as_text = plain.tokenize("hi", system="Be brief.")
     assert as_text == plain.tokenize([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}])
@@ -289,6 +307,115 @@ def test_after_close_everything_raises(models: ModelFiles) -> None:
     for use in uses:
         with pytest.raises(adaspark.BackendError, match="closed"):
             use()
+
+
+def read_and_tell(generation: Generation, told: list[BaseException]) -> None:
+    try:
+        generation.read()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is looked at
+        told.append(error)
+
+
+def test_close_from_another_thread_ends_the_reply(models: ModelFiles, tmp_path: Path) -> None:
+    """The reader is told, the engine is closed whole, what the reply taught is kept."""
+    pair = models.target_path(SPEC), models.drafter_path(SPEC, DRAFTER)
+    for step in range(10):
+        engine = Engine(*pair, n_ctx=60_000, store=tmp_path / "own.sqlite", **QUIET)
+        generation = engine.generate(PROMPT, ignore_eos=True)
+        for _ in range(step):
+            next(generation)
+        told: list[BaseException] = []
+
+        reader = threading.Thread(target=read_and_tell, args=(generation, told))
+        reader.start()
+        while len(generation.text) < 40 and reader.is_alive():
+            pass
+        engine.close()
+        reader.join()
+        assert engine.closed
+        assert [type(error) for error in told] == [adaspark.BackendError] or generation.finished
+        assert "closed" in str(told[0]) if told else generation.result.finish_reason == "cancel"
+        engine.close()
+    with Store(tmp_path / "own.sqlite") as store:
+        assert store.rows()[0].requests == 10
+
+
+def test_close_from_another_thread_while_a_prompt_is_read(models: ModelFiles) -> None:
+    class Closer(Recorder):
+        def show(self, label: str, done: float, total: float | None, unit: str) -> bool:
+            if "prompt" in label and self.thread is None:
+                self.thread = threading.Thread(target=engine.close)
+                self.thread.start()
+                while not engine._closing:
+                    pass
+            return super().show(label, done, total, unit)
+
+        thread: threading.Thread | None = None
+
+    closer = Closer()
+    engine = Engine(models.target_path(SPEC), progress=closer, n_batch=32, **QUIET)
+    generation = engine.generate("x" * 1000)
+    assert closer.thread is not None
+    closer.thread.join()
+    assert engine.closed
+    assert max(done for label, done in closer.seen if "prompt" in label) < 1000
+    with pytest.raises(adaspark.BackendError, match="closed"):
+        generation.read()
+
+
+def test_threads_take_turns(engine: Engine, plain: Engine) -> None:
+    expected = plain.generate(PROMPT, n_predict=48, ignore_eos=True).read()
+    generation = engine.generate(PROMPT, n_predict=48, ignore_eos=True)
+    readers = [threading.Thread(target=generation.read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert generation.result.text == expected.text
+
+
+def test_an_abandoned_reply_is_saved_by_what_comes_next(models: ModelFiles, tmp_path: Path) -> None:
+    pair, path = (models.target_path(SPEC), models.drafter_path(SPEC, DRAFTER)), tmp_path / "own.sqlite"
+    with Engine(*pair, store=path, **QUIET) as engine:
+        for expected in (0, 0, 1):
+            with Store(path) as store:
+                assert sum(row.requests for row in store.rows()) == expected
+            for _ in zip(range(4), engine.generate(PROMPT, ignore_eos=True), strict=False):
+                pass
+    with Store(path) as store:
+        assert sum(row.requests for row in store.rows()) == 3
+
+
+def test_wrong_options_are_errors_of_the_package(engine: Engine, models: ModelFiles) -> None:
+    target = models.target_path(SPEC)
+    foreign = "caf\udce9"
+    uses: list[Any] = [
+        lambda: engine.generate(foreign),
+        lambda: engine.generate(foreign, raw=True),
+        lambda: engine.generate([{"role": "user", "content": foreign}]),
+        lambda: engine.generate([{"role": "user", "content": "hi", "name": [foreign]}]),
+        lambda: engine.generate(PROMPT, stop=foreign),
+        lambda: engine.generate(PROMPT, system=foreign),
+        lambda: engine.generate(PROMPT, n_predict=2**31),
+        lambda: engine.generate(PROMPT, n_predict=1.5),
+        lambda: engine.generate(PROMPT, top_k=2**40),
+        lambda: engine.generate(PROMPT, seed=2**32),
+        lambda: engine.generate(PROMPT, temperature=1e39),
+        lambda: engine.generate(""[:0], raw=True),
+        lambda: Engine(target, n_ctx=2**31 - 1),
+        lambda: Engine(target, n_threads=100_000),
+        lambda: Engine(target, n_batch=2**31),
+        lambda: Engine(target, n_gpu_layers=2**31),
+        lambda: Engine(""),
+        lambda: Engine(target, ""),
+        lambda: Engine(target, store=""),
+        lambda: Engine(target, trace=""),
+    ]
+    for use in uses:
+        with pytest.raises(adaspark.OptionError) as caught:
+            use()
+        assert isinstance(caught.value, ValueError)
+        assert str(caught.value).isascii()
 
 
 def test_a_forked_process_is_told_to_make_its_own(plain: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 The ids (B20, S06, ..) are those of the project's collection of public field reports. Reports on one part are tested with
 that part: B01, B03, B04, B06, B08 in test_verify and test_session; B09, B11, B12, B15, B17, S04, S05, S06 in test_drafter;
-B33 in test_store, test_memory and core/test_field_cases; B36, B37 and B39 on the scheduler in core/test_field_cases, on a machine by
-``bench/``; B41 in test_sampling; B45 in test_session; S21 in test_errors; B47 after every request (``engine_tools.check_statistics``).
+B32 on text candidates in test_learned_arm and core/test_text; B33 in test_store, test_memory and core/test_field_cases; B36, B37 and
+B39 on the scheduler in core/test_field_cases, on a machine by ``bench/slow_drafter.py``, ``bench/cold_start.py`` and
+``bench/learned_table.py``; limits are in docs/scheduler.md; B41 in test_sampling; B45 in test_session; S21 in test_errors; B47 after every request (``engine_tools.check_statistics``).
 """
 
 from __future__ import annotations

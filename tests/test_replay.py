@@ -230,7 +230,14 @@ def test_a_table_from_a_file(tmp_path: Path) -> None:
     assert table.verify[0, 1] == pytest.approx(23900)
     assert table.draft[640 // GRID] == pytest.approx(5064)
     assert table.commit.tolist() == [5.0, 50.0]
-    for wrong in ({}, {**data, "verify": data["verify"][:1]}, {**data, "draft": 3}, {**data, "commit_us": [1]}):
+    for wrong in (
+        {},
+        {**data, "verify": data["verify"][:1]},
+        {**data, "draft": 3},
+        {**data, "commit_us": [1]},
+        {**data, "verify": [{"rows": np.inf, "us": 1}, data["verify"][0]]},
+        {**data, "verify": [{"rows": 1, "us": np.inf}, data["verify"][0]]},
+    ):
         path.write_text(json.dumps(wrong))
         with pytest.raises(TraceError, match="no table of costs"):
             read_costs(path, 100)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from adaspark.errors import StoreError
-from adaspark.store import MOST_ROWS, Store, Work
+from adaspark.store import MOST_ROWS, Store, Work, read_export, write_export
 from adaspark.store_file import APPLICATION_ID, SCHEMA
 
 STATE = bytes(range(256)) * 200
@@ -81,17 +81,17 @@ def test_export_and_import(path: Path, tmp_path: Path) -> None:
     with Store(path) as store:
         put(store)
         put(store, "k2", "cost", b"\x00\xff")
-        data = json.loads(json.dumps(store.export()))
+        data = json.loads(json.dumps(write_export(store.rows())))
     with Store(tmp_path / "other.sqlite") as other:
         put(other, state=b"older")
-        assert other.import_rows(data) == 2
+        other.import_rows(read_export(data))
         assert {row.state for row in other.rows()} == {STATE, b"\x00\xff"}
         before = other.rows()
         broken = json.loads(json.dumps(data))
         broken["rows"][1]["state"] = "no base 64!"
         for wrong in ({}, [], {**data, "version": 99}, broken, {**data, "rows": [{"key": "x"}]}):
             with pytest.raises(StoreError):
-                other.import_rows(wrong)
+                other.import_rows(read_export(wrong))
         assert other.rows() == before, "all or nothing"
 
 
@@ -302,7 +302,7 @@ def kill_while_saving(path: Path, kills: int) -> None:
     for confirmed, held, whole in lines:
         assert whole == 1
         assert held >= confirmed, "what was confirmed is there"
-    assert lines[-1][1] > kills / 4, "most processes came to saving"
+    assert lines[-1][1] > kills / 2, "most processes came to saving"
     with Store(path) as store:
         assert store.get("key", "adaspark") is not None
 
@@ -314,3 +314,118 @@ def test_a_kill_while_saving_leaves_the_store_whole(path: Path) -> None:
 @pytest.mark.slow
 def test_two_hundred_kills_while_saving_leave_the_store_whole(path: Path) -> None:
     kill_while_saving(path, 200)
+
+
+# ---- looking, and rows from elsewhere
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    return {str(file): None if file.is_dir() else file.read_bytes() for file in folder.rglob("*")}
+
+
+def damages(whole: bytes) -> dict[str, bytes]:
+    noise = random.Random(1).randbytes(5000)
+    return {
+        "cut off": whole[:100],
+        "cut in two": whole[: len(whole) // 2],
+        "noise": noise,
+        "noise inside": whole[:4096] + noise[:4096] + whole[8192:],
+        "a text": b"mine\n" * 2000,
+    }
+
+
+@pytest.mark.parametrize("case", damages(bytes(10_000)))
+def test_looking_into_a_damaged_store_changes_nothing(path: Path, case: str) -> None:
+    path.write_bytes(damages(filled(path))[case])
+    before = everything(path.parent)
+    with pytest.raises(StoreError, match="left as it is"):
+        Store(path, look=True).rows()
+    assert everything(path.parent) == before
+
+
+def test_looking_sees_what_a_killed_process_left_and_leaves_it(path: Path) -> None:
+    """Its log is not merged: another process does that when it writes."""
+    code = (
+        "import os, sys; from pathlib import Path; from adaspark.store import Store, Work\n"
+        "Store(Path(sys.argv[1])).put('k1', 'adaspark', {}, {}, b'state', Work(1, 2)); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    before = everything(path.parent)
+    assert path.with_name(path.name + "-wal").name in {Path(name).name for name in before}
+    with Store(path, look=True) as store:
+        assert [row.state for row in store.rows()] == [b"state"]
+        with contextlib.suppress(StoreError):
+            put(store)
+    assert everything(path.parent) == before
+
+
+def test_looking_beside_a_writer_gives_whole_rows(path: Path) -> None:
+    with Store(path) as writer:
+        for i in range(20):
+            put(writer, state=bytes([i]) * 5000)
+            with Store(path, look=True) as store:
+                (row,) = store.rows()
+            assert row.state == bytes([i]) * 5000
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_an_empty_store_and_none_at_all(path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be read"):
+        Store(path, look=True)
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    path.touch()
+    with Store(path, look=True) as store:
+        assert store.rows() == []
+    assert path.read_bytes() == b""
+    with pytest.raises(StoreError, match="is a folder"):
+        Store(path.parent, look=True)
+
+
+CHANGES: dict[str, list[object]] = {
+    "created": [float("inf"), float("nan"), -1.0, 1e300, "today", None, True],
+    "updated": [float("inf"), float("nan"), 1e12],
+    "arm": ["bush:3", "plain", "chain:3", "", 5, None],
+    "key": ["", "\ud800", "a\nb", 5],
+    "identity": [[], "x", None, {"a": float("nan")}],
+    "files": [[], 5],
+    "requests": [-1, 1.5, "3", True, 2**63, 10**30],
+    "rounds": [-1, None],
+    "tokens": [2**64],
+    "revision": [-1, "x"],
+    "state": ["é", 5, None, "abc"],
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_rows_that_no_store_wrote_are_refused(path: Path, name: str) -> None:
+    with Store(path) as store:
+        put(store)
+        data = write_export(store.rows())
+        before = store.rows()
+        for value in CHANGES[name]:
+            with pytest.raises(StoreError, match="an exported row is damaged"):
+                store.import_rows(read_export({**data, "rows": [data["rows"][0], {**data["rows"][0], name: value}]}))
+        for rows in (None, 5, "x", {}, [5], [None], [[]]):
+            with pytest.raises(StoreError):
+                read_export({**data, "rows": rows})
+        assert store.rows() == before
+
+
+def test_damaged_rows_are_left_out_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """SQLite keeps any value in any column, and older builds imported what they were given."""
+    filled(path)
+    with sqlite3.connect(path) as db:
+        for i, (column, value) in enumerate(
+            (("updated", float("inf")), ("identity", "no json"), ("state", "text"), ("requests", "many"))
+        ):
+            db.execute(f"UPDATE learned SET {column} = ? WHERE key = ?", (value, f"k{i}"))
+    db.close()
+    with Store(path, look=True) as store:
+        assert [row.key for row in store.rows()] == ["k4"]
+    assert len(warnings(caplog)) == 4
+    with Store(path) as store:
+        with pytest.raises(StoreError, match="damaged"):
+            store.get("k0", "adaspark")
+        put(store, "k0")  # and are written over by what is learned next
+        assert store.get("k0", "adaspark") is not None

@@ -22,6 +22,7 @@ def test_public_names() -> None:
         "Engine",
         "Generation",
         "ModelError",
+        "OptionError",
         "OutOfMemoryError",
         "Result",
         "Scheduler",
@@ -37,6 +38,7 @@ def test_errors_are_one_family() -> None:
         assert issubclass(kind, errors.AdaSparkError)
     assert errors.AdaSparkError is _engine.AdaSparkError
     assert issubclass(errors.DrafterError, errors.ModelError)
+    assert issubclass(errors.OptionError, ValueError)
 
 
 WITHOUT_ENGINE = """
@@ -57,9 +59,11 @@ def test_without_the_engine_the_package_imports_and_says_what_to_do() -> None:
 
 
 def test_import_is_quiet_and_light() -> None:
-    code = "import adaspark, sys; print([m for m in ('rich', 'click', 'huggingface_hub', 'pip') if m in sys.modules])"
+    """The package itself loads at once, so that the program catches Ctrl-C from its start; its engine, nothing of the program's."""
+    code = "import adaspark, sys; print([m for m in {} if m in sys.modules]); adaspark.Engine; print([m for m in {} if m in sys.modules])"
+    code = code.format(("numpy", "adaspark._engine", "jinja2"), ("rich", "click", "huggingface_hub", "pip"))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (run.stdout.strip(), run.stderr) == ("[]", "")
+    assert (run.stdout.split(), run.stderr) == (["[]", "[]"], "")
 
 
 def test_the_stub_names_what_is_there() -> None:

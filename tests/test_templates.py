@@ -208,7 +208,7 @@ def test_fallback_template() -> None:
     [
         ([], "empty"),
         ([{"role": "wizard", "content": "x"}], "unknown role"),
-        ([{"role": "user", "content": None}], "must be text"),
+        ([{"role": "user", "content": None}], "give text"),
     ],
 )
 def test_wrong_conversations(messages: list[Message], words: str) -> None:

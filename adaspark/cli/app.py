@@ -1,14 +1,12 @@
 """The program: commands, the default one, and one place where errors become exit codes.
 
-Exit codes: 0 done, 1 a failure at run time, 2 wrong usage, 130 Ctrl-C.
+Exit codes: 0 done, 1 a failure at run time, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -20,11 +18,13 @@ from adaspark._native import _engine
 from adaspark.cli.bench import bench
 from adaspark.cli.chat import chat
 from adaspark.cli.doctor import doctor
-from adaspark.cli.generate import INTERRUPTED, generate
+from adaspark.cli.generate import generate
+from adaspark.cli.interrupts import INTERRUPTED, TERMINATED, Terminated, handling, stop
 from adaspark.cli.models import models
 from adaspark.cli.output import Output
 from adaspark.cli.replay import replay
 from adaspark.cli.store import store
+from adaspark.cli.streams import open_streams, settle_streams
 from adaspark.errors import AdaSparkError, WrongRoleError
 
 PROGRAM = "adaspark-run"
@@ -80,21 +80,23 @@ for _command in (generate, chat, doctor, models, store, replay, bench):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdin, sys.stdout):
+    open_streams()
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "strict")):
         if isinstance(stream, io.TextIOWrapper):  # whatever the locale says: prompts and JSON are UTF-8
-            stream.reconfigure(encoding="utf-8")
+            stream.reconfigure(encoding="utf-8", errors=errors)
     output = Output(as_json="--json" in arguments)
     try:
-        code = _run(arguments, output)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has gone. Python flushes stdout once more at exit, which must not fail again.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = FAILED
+        with handling(stop):
+            return _run(arguments, output)
+    except BrokenPipeError:  # the reader has gone
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Terminated:
+        return TERMINATED
     finally:
         output.close()
-    return code
+        settle_streams()
 
 
 def _run(arguments: list[str], output: Output) -> int:
@@ -103,6 +105,7 @@ def _run(arguments: list[str], output: Output) -> int:
         return USAGE
     try:
         code = app.main(arguments, prog_name=PROGRAM, standalone_mode=False, obj=output)
+        sys.stdout.flush()
     except click.UsageError as error:
         if error.ctx is not None and not output.as_json:
             click.echo(error.ctx.get_usage() + "\n", err=True)
@@ -111,6 +114,9 @@ def _run(arguments: list[str], output: Output) -> int:
     except (KeyboardInterrupt, click.Abort):
         output.error("Interrupted", "stopped by Ctrl-C")
         return INTERRUPTED
+    except Terminated:
+        output.error("Terminated", "stopped by SIGTERM")
+        return TERMINATED
     except WrongRoleError as error:
         output.error(type(error).__name__, str(error))
         return USAGE

@@ -12,7 +12,6 @@ from adaspark.benchmark.conversations import Conversation, read_conversations
 from adaspark.benchmark.machine import describe
 from adaspark.benchmark.runs import Measured, Summary, loaded, run, summarise, warm_up
 from adaspark.cli.flags import BENCH, options
-from adaspark.cli.generate import INTERRUPTED
 from adaspark.cli.interrupts import InterruptibleProgress, Interrupts
 from adaspark.cli.output import Output
 from adaspark.cli.settings import open_engine, usage_errors
@@ -68,7 +67,7 @@ def bench(output: Output, /, files: tuple[str, ...], **values: Any) -> int:
             if interrupts.hit:
                 break
     output.emit(report)
-    return INTERRUPTED if interrupts.hit else 0
+    return interrupts.code
 
 
 def _read(name: str, n: int | None) -> list[Conversation]:

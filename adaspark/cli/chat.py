@@ -9,11 +9,11 @@ import click
 
 from adaspark.chat import Chat
 from adaspark.cli.flags import CHAT, options
-from adaspark.cli.generate import INTERRUPTED, stream
+from adaspark.cli.generate import stream
 from adaspark.cli.interrupts import Interrupts
 from adaspark.cli.output import Output
 from adaspark.cli.settings import open_engine, request_options, system_of, usage_errors
-from adaspark.errors import ContextFullError
+from adaspark.errors import ContextFullError, OptionError
 
 _HELP = "/exit ends, /clear forgets the conversation, /regen writes the last reply anew; Ctrl-C stops a reply"
 
@@ -29,6 +29,9 @@ def chat(output: Output, /, **values: Any) -> int:
     output.configure(no_color=values["no_color"], verbose=values["verbose"])
     params = request_options(values)
     system = system_of(values)
+    if values["prompt"] == "":
+        msg = "the prompt (-p) is empty: give some text, or leave it out"
+        raise click.UsageError(msg)
     interrupts = Interrupts()
     with open_engine(values, output, interrupts) as engine:
         conversation = Conversation(engine.chat(system, **params), output, interrupts, verbose=values["verbose"] > 0)
@@ -59,8 +62,10 @@ class Conversation:
         while text is not None:
             if text == "/exit":
                 break
-            if self._command(text) and not self._turn(text):
-                return INTERRUPTED
+            if self._command(text):
+                self._turn(text)
+            if self._interrupts.terminated or (self._interrupts.hit and not self._interactive):
+                return self._interrupts.code
             if single and self.turns:
                 break
             text = self._read()
@@ -78,20 +83,19 @@ class Conversation:
             return False
         return bool(text.strip())
 
-    def _turn(self, text: str) -> bool:
-        """One reply; False when Ctrl-C ended it and no one is there to go on."""
+    def _turn(self, text: str) -> None:
+        """One reply."""
         with self._interrupts, usage_errors():
             try:
                 generation = self.chat.send(text)
-            except ContextFullError as error:
+            except (ContextFullError, OptionError) as error:
                 if not self._interactive:
                     raise
-                self._output.note(f"{error}; /clear starts afresh")
-                return True
+                self._output.note(f"{error}" + "; /clear starts afresh" * isinstance(error, ContextFullError))
+                return
             stream(generation, self._output, self._interrupts)
         self.turns.append(generation.result.to_dict())
         self._output.statistics(generation.result, whole=self._verbose)
-        return self._interactive or not self._interrupts.hit
 
     def _read(self) -> str | None:
         """The next line, None at the end of the input."""

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import click
 
-from adaspark.config import CACHE_TYPES, FLASH_ATTENTION, KERNELS, Arm
+from adaspark.cli.types import COUNT, TEXT, ArmName, ArmNames, Layers, Whole
+from adaspark.config import CACHE_TYPES, FLASH_ATTENTION, KERNELS, MAX_CONTEXT, MAX_SEED, MAX_THREADS
 
 GENERATE: Final = "generate"
 CHAT: Final = "chat"
@@ -26,30 +27,6 @@ _RUN = frozenset({GENERATE, CHAT})
 _ONE_ARM = frozenset({GENERATE, CHAT, DOCTOR})
 _LOAD = _ONE_ARM | {BENCH}
 _ALL = frozenset({GENERATE, CHAT, DOCTOR, MODELS, STORE, REPLAY, BENCH})
-
-
-def _arm(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    try:
-        return None if value is None else str(Arm.parse(value))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def _layers(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """A number of layers, or llama.cpp's words for every one that fits."""
-    try:
-        return None if value is None else -1 if value in ("all", "auto") else int(value)
-    except ValueError as error:
-        msg = f"{value!r} is not a number of layers, 'all' or 'auto'"
-        raise click.BadParameter(msg) from error
-
-
-def _arms(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
-    """Arms separated by commas."""
-    try:
-        return None if value is None else [str(Arm.parse(text)) for text in value.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +43,6 @@ class Flag:
     is_flag: bool = False
     multiple: bool = False
     count: bool = False
-    check: Callable[[click.Context, click.Parameter, Any], Any] | None = None
 
     @property
     def variable(self) -> str | None:
@@ -77,7 +53,8 @@ def _switch(dest: str, names: tuple[str, ...], text: str, commands: frozenset[st
     return Flag(dest, names, text, commands, bool, is_flag=True, env=env)
 
 
-_COUNT = click.IntRange(min=0)
+_CONTEXT: Final = Whole(0, MAX_CONTEXT)
+_THREADS: Final = Whole(0, MAX_THREADS)
 
 FLAGS: Final = (
     Flag("model", ("-m", "--model"), "Target model, a GGUF file. Default: the default pair.", _LOAD, metavar="FILE"),
@@ -108,10 +85,10 @@ FLAGS: Final = (
         "adaspark (learns what pays), adaspark:N (N rows a round), plain, chain:N (N drafts a round), tree:N (N rows a "
         "round) or cost; adaspark may end in :no-text, :no-acceptance, :no-gating. Default: adaspark.",
         _ONE_ARM,
-        check=_arm,
+        ArmName(),
         metavar="ARM",
     ),
-    Flag("draft_max", ("--spec-draft-n-max",), "The same as --arm chain:N.", _ONE_ARM, _COUNT, metavar="N"),
+    Flag("draft_max", ("--spec-draft-n-max",), "The same as --arm chain:N.", _ONE_ARM, COUNT, metavar="N"),
     Flag(
         "store",
         ("--store",),
@@ -128,25 +105,33 @@ FLAGS: Final = (
         "Have the drafter propose at every position of the reply, for --trace; decodes plainly.",
         _RUN,
     ),
-    Flag("prompt", ("-p", "--prompt"), "The prompt (in a chat, its first message).", _RUN, env=False, metavar="TEXT"),
+    Flag(
+        "prompt",
+        ("-p", "--prompt"),
+        "The prompt (in a chat, its first message).",
+        _RUN,
+        TEXT,
+        env=False,
+        metavar="TEXT",
+    ),
     Flag(
         "file", ("-f", "--file"), "File with the prompt; - is stdin.", frozenset({GENERATE}), env=False, metavar="FILE"
     ),
-    Flag("system", ("-sys", "--system-prompt"), "System message.", _RUN, metavar="TEXT"),
+    Flag("system", ("-sys", "--system-prompt"), "System message.", _RUN, TEXT, metavar="TEXT"),
     Flag("system_file", ("-sysf", "--system-prompt-file"), "File with the system message.", _RUN, metavar="FILE"),
     Flag(
         "n_predict",
         ("-n", "--predict", "--n-predict"),
         "Tokens to write; -1 = until the context ends.",
         _RUN | {BENCH},
-        int,
+        Whole(-1),
     ),
     Flag(
         "conversations",
         ("--conversations",),
         "Conversations of each file, spread evenly over it. Default: all.",
         frozenset({BENCH}),
-        click.IntRange(min=1),
+        Whole(1),
         env=False,
         metavar="N",
     ),
@@ -155,7 +140,7 @@ FLAGS: Final = (
         ("--turns",),
         "Turns of each conversation. Default: 1.",
         frozenset({BENCH}),
-        click.IntRange(min=1),
+        Whole(1),
         env=False,
         metavar="N",
     ),
@@ -164,22 +149,22 @@ FLAGS: Final = (
         ("--order",),
         "Seed of the order of conversations and arms. Default: 0.",
         frozenset({BENCH}),
-        _COUNT,
+        COUNT,
         env=False,
         metavar="N",
     ),
-    Flag("n_ctx", ("-c", "--ctx-size"), "Context, tokens; 0 = the model's. Default: at most 4096.", _LOAD, _COUNT),
-    Flag("n_ctx_draft", ("-cd", "--ctx-size-draft"), "Tokens the drafter remembers; 0 = the context.", _LOAD, _COUNT),
-    Flag("n_batch", ("-b", "--batch-size"), "Prompt tokens read at once.", _LOAD, int),
-    Flag("n_threads", ("-t", "--threads"), "Threads; 0 = the physical cores.", _LOAD, _COUNT),
-    Flag("n_threads_batch", ("-tb", "--threads-batch"), "Threads that read the prompt; 0 = -t.", _LOAD, _COUNT),
-    Flag("n_threads_draft", ("-td", "--threads-draft"), "Threads of the drafter; 0 = -t.", _LOAD, _COUNT),
+    Flag("n_ctx", ("-c", "--ctx-size"), "Context, tokens; 0 = the model's. Default: at most 4096.", _LOAD, _CONTEXT),
+    Flag("n_ctx_draft", ("-cd", "--ctx-size-draft"), "Tokens the drafter remembers; 0 = the context.", _LOAD, _CONTEXT),
+    Flag("n_batch", ("-b", "--batch-size"), "Prompt tokens read at once.", _LOAD, Whole(1)),
+    Flag("n_threads", ("-t", "--threads"), "Threads; 0 = the physical cores.", _LOAD, _THREADS),
+    Flag("n_threads_batch", ("-tb", "--threads-batch"), "Threads that read the prompt; 0 = -t.", _LOAD, _THREADS),
+    Flag("n_threads_draft", ("-td", "--threads-draft"), "Threads of the drafter; 0 = -t.", _LOAD, _THREADS),
     Flag(
         "n_gpu_layers",
         ("-ngl", "--gpu-layers", "--n-gpu-layers"),
         "Layers on the GPU.",
         _LOAD,
-        check=_layers,
+        Layers(-1),
         metavar="N",
     ),
     Flag(
@@ -187,7 +172,7 @@ FLAGS: Final = (
         ("-ngld", "--gpu-layers-draft"),
         "The drafter's layers there.",
         _LOAD,
-        check=_layers,
+        Layers(-1),
         metavar="N",
     ),
     Flag("kernels", ("--kernels",), "What runs the model: own (CPU), ggml or llama.", _LOAD, click.Choice(KERNELS)),
@@ -202,15 +187,16 @@ FLAGS: Final = (
         _RUN,
         float,
     ),
-    Flag("top_k", ("--top-k",), "Sample among the K likeliest; 0 = off (default).", _RUN, _COUNT),
+    Flag("top_k", ("--top-k",), "Sample among the K likeliest; 0 = off (default).", _RUN, COUNT),
     Flag("top_p", ("--top-p",), "Sample within this share of probability; 1 = off (default).", _RUN, float),
     Flag("min_p", ("--min-p",), "Sample above this share of the likeliest; 0 = off (default).", _RUN, float),
-    Flag("seed", ("-s", "--seed"), "Seed of the sampler; -1 = a new one (default).", _RUN, int),
+    Flag("seed", ("-s", "--seed"), "Seed of the sampler; -1 = a new one (default).", _RUN, Whole(-1, MAX_SEED)),
     Flag(
         "stop",
         ("--stop",),
         "Text that ends the reply; may be repeated.",
         _RUN,
+        TEXT,
         env=False,
         multiple=True,
         metavar="TEXT",
@@ -231,8 +217,8 @@ FLAGS: Final = (
         ("--arms",),
         "Arms to compare, separated by commas; ratios are to the first.",
         frozenset({REPLAY, BENCH}),
+        ArmNames(),
         env=False,
-        check=_arms,
         metavar="ARM,...",
     ),
     Flag(
@@ -275,7 +261,6 @@ def options(command: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 def _click_options(flags: Iterable[Flag]) -> Iterable[Callable[[Callable[..., int]], Callable[..., int]]]:
     for flag in flags:
         keywords: dict[str, Any] = {"help": flag.help, "envvar": flag.variable, "show_envvar": flag.env}
-        keywords["callback"] = flag.check
         if flag.is_flag:
             keywords |= {"is_flag": True, "default": False}
         elif flag.count:

@@ -10,14 +10,13 @@ from adaspark.cli.flags import GENERATE, options
 from adaspark.cli.interrupts import Interrupts
 from adaspark.cli.output import Output
 from adaspark.cli.settings import open_engine, read_text, request_options, system_of, usage_errors
+from adaspark.cli.types import TEXT
 from adaspark.engine import Engine
 from adaspark.generation import Generation
 
-INTERRUPTED = 130
-
 
 @click.command(GENERATE)
-@click.argument("text", required=False, metavar="[PROMPT]")
+@click.argument("text", required=False, metavar="[PROMPT]", type=TEXT)
 @options(GENERATE)
 @click.pass_obj
 def generate(output: Output, /, text: str | None, **values: Any) -> int:
@@ -41,7 +40,7 @@ def generate(output: Output, /, text: str | None, **values: Any) -> int:
             output.partial = {"text": generation.text}
         output.emit(generation.result.to_dict())
         output.statistics(generation.result)
-    return INTERRUPTED if interrupts.hit else 0
+    return interrupts.code
 
 
 def _start(engine: Engine, prompt: str, interrupts: Interrupts, **params: Any) -> Generation:
@@ -50,12 +49,12 @@ def _start(engine: Engine, prompt: str, interrupts: Interrupts, **params: Any) -
             return engine.generate(prompt, **params)
         except Exception:
             if interrupts.hit:
-                raise KeyboardInterrupt from None
+                interrupts.stop()
             raise
 
 
 def stream(generation: Generation, output: Output, interrupts: Interrupts) -> None:
-    """Write a reply as it comes; Ctrl-C ends it after the round at hand."""
+    """Write a reply as it comes; Ctrl-C and SIGTERM end it after the round at hand."""
     for chunk in generation:
         output.write(chunk)
         if interrupts.hit:
@@ -75,7 +74,9 @@ def _prompt(text: str | None, values: dict[str, Any]) -> str:
     if len(given) > 1:
         msg = f"give one prompt, not {' and '.join(given)}"
         raise click.UsageError(msg)
-    if values["file"] is not None:
-        return read_text(values["file"], "prompt")
-    prompt: str = text if text is not None else values["prompt"]
-    return prompt
+    name = given[0]
+    prompt = read_text(values["file"], "prompt") if name == "-f" else values["prompt"] if name == "-p" else text
+    if not prompt:
+        msg = f"the prompt ({name}) is empty: give some text"
+        raise click.UsageError(msg)
+    return str(prompt)

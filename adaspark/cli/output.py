@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -68,12 +69,12 @@ class Output:
 
     def note(self, text: str) -> None:
         """A line for people, on stderr."""
-        click.echo(click.style(text, dim=True) if self.color else text, err=True, color=self._stderr_color())
+        self._tell(click.style(text, dim=True) if self.color else text)
 
     def error(self, kind: str, message: str) -> None:
         self.end_line()
         prefix = click.style("error:", fg="red", bold=True) if self.color else "error:"
-        click.echo(f"{prefix} {message}", err=True, color=self._stderr_color())
+        self._tell(f"{prefix} {message}")
         self.emit({**self.partial, "error": {"type": kind, "message": message}})
 
     def statistics(self, result: Result, *, whole: bool = True) -> None:
@@ -83,8 +84,9 @@ class Output:
             for line in details(result) if whole else ():
                 self.note(line)
 
-    def _stderr_color(self) -> bool | None:
-        return None if self.color else False
+    def _tell(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # that nobody reads stderr is no reason to lose the result
+            click.echo(text, err=True, color=None if self.color else False)
 
 
 def describe(result: Result) -> str:

@@ -13,7 +13,7 @@ import click
 
 from adaspark.cli.interrupts import InterruptibleProgress, Interrupts
 from adaspark.cli.output import Output
-from adaspark.config import EngineOptions, GenerateOptions, RequestParams
+from adaspark.config import EngineOptions, GenerateOptions, RequestParams, check_text
 from adaspark.engine import Engine
 from adaspark.errors import AdaSparkError
 from adaspark.models import ModelPair, resolve
@@ -79,7 +79,8 @@ def read_text(path: str, what: str) -> str:
     """A text file, "-" for stdin; without its last line end, as in llama.cpp."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        check_text("stdin" if path == "-" else "it", text)
+    except (OSError, ValueError) as error:
         msg = f"the {what} file {path} cannot be read: {error}"
         raise click.UsageError(msg) from error
     return text.removesuffix("\n")
@@ -93,7 +94,7 @@ def system_of(values: dict[str, Any]) -> str | None:
 
 
 def open_engine(values: dict[str, Any], output: Output, interrupts: Interrupts) -> Engine:
-    """The engine the flags describe. KeyboardInterrupt when Ctrl-C stopped it on the way."""
+    """The engine the flags describe. A signal's exception when one stopped it on the way."""
     options = engine_options(values)
     template = values.get("chat_template_file")
     template = None if template is None else read_text(template, "chat template")
@@ -109,9 +110,9 @@ def open_engine(values: dict[str, Any], output: Output, interrupts: Interrupts) 
             )
         except AdaSparkError:
             if interrupts.hit:
-                raise KeyboardInterrupt from None
+                interrupts.stop()
             raise
         if interrupts.hit:  # behind the last step that looks at it: what enters next forgets it
             engine.close()
-            raise KeyboardInterrupt
+            interrupts.stop()
         return engine

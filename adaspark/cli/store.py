@@ -11,10 +11,11 @@ import click
 
 from adaspark.cli.flags import STORE, options
 from adaspark.cli.output import Output
+from adaspark.cli.settings import usage_errors
 from adaspark.errors import StoreError
 from adaspark.learned import describe_state
 from adaspark.memory import store_path
-from adaspark.store import Row, Store
+from adaspark.store import Row, Store, read_export, write_export
 
 _SHORT = 8  # digits of a key that tell rows apart for people
 
@@ -31,7 +32,8 @@ def store(output: Output, /, action: str, key: str, file: Path | None, **values:
     list [KEY]; show KEY; reset KEY (or all); export KEY (or all) FILE; import FILE. A KEY may be cut to its first digits.
     """
     output.configure(no_color=values["no_color"], verbose=values["verbose"])
-    path = store_path("auto" if values["store"] is None else values["store"])
+    with usage_errors():
+        path = store_path("auto" if values["store"] is None else values["store"])
     if path is None:
         msg = "there is no store to look into: --store names its file"
         raise click.UsageError(msg)
@@ -46,14 +48,17 @@ def store(output: Output, /, action: str, key: str, file: Path | None, **values:
     if (file is None) == (action == "export"):
         msg = "store export KEY FILE takes a file, the others none"
         raise click.UsageError(msg)
-    if not path.is_file():
+    if not path.exists():
         if action in ("list", "reset"):
             output.emit({"store": str(path), "rows": []} if action == "list" else {"store": str(path), "removed": 0})
             output.write(f"nothing learned yet: there is no {path}\n")
             return 0
         msg = f"there is no store {path}"
         raise StoreError(msg)
-    with Store(path) as opened:
+    if file is not None and file.exists() and file.samefile(path):
+        msg = f"{file} is the store itself: export to another file"
+        raise click.UsageError(msg)
+    with Store(path, look=action != "reset") as opened:
         rows = opened.rows("" if key == "all" else key)
         if not rows and action in ("show", "export"):
             msg = f"{path} has no row whose key begins with {key!r}"
@@ -64,7 +69,7 @@ def store(output: Output, /, action: str, key: str, file: Path | None, **values:
             output.emit({"store": str(path), "removed": removed})
             output.write(f"forgot {removed} of what was learned\n")
         elif action == "export" and file is not None:
-            _export(output, opened, "" if key == "all" else key, file)
+            _export(output, path, rows, file)
         elif action == "show":
             _show(output, path, rows)
         else:
@@ -80,23 +85,22 @@ def _need_writable(opened: Store) -> None:
 
 def _import(output: Output, path: Path, file: Path) -> int:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        rows = read_export(json.loads(file.read_text(encoding="utf-8")))  # before the store is touched
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"{file} cannot be read: {error}"
         raise StoreError(msg) from error
     with Store(path) as opened:
         _need_writable(opened)
-        count = opened.import_rows(data)
-    output.emit({"store": str(path), "imported": count})
-    output.write(f"imported {count} into {path}\n")
+        opened.import_rows(rows)
+    output.emit({"store": str(path), "imported": len(rows)})
+    output.write(f"imported {len(rows)} into {path}\n")
     return 0
 
 
-def _export(output: Output, opened: Store, key: str, file: Path) -> None:
-    data = opened.export(key)
-    file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    output.emit({"store": str(opened.path), "file": str(file), "exported": len(data["rows"])})
-    output.write(f"exported {len(data['rows'])} to {file}\n")
+def _export(output: Output, path: Path, rows: list[Row], file: Path) -> None:
+    file.write_text(json.dumps(write_export(rows), indent=1) + "\n", encoding="utf-8")
+    output.emit({"store": str(path), "file": str(file), "exported": len(rows)})
+    output.write(f"exported {len(rows)} to {file}\n")
 
 
 def _about(row: Row) -> dict[str, Any]:

@@ -377,7 +377,7 @@ int main(int argc, char ** argv) {
             index.append(request.text[static_cast<size_t>(i)]);
         }
         ChainBuilder chains;
-        AnchorChain chain;
+        TextChain chain;
         nodes = 0.0;
         Series series;
         for (size_t i = 0; i < n; ++i) {

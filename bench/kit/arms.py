@@ -52,6 +52,10 @@ class OurArm:
     def run(self, prompt: Sequence[int], n_predict: int) -> dict[str, Any]:
         return self._ask({"prompt": list(prompt), "n_predict": n_predict, "arm": self.name})
 
+    def forget(self) -> None:
+        """Begin with nothing learned."""
+        self._ask({"forget": True})
+
     def close(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -1,7 +1,7 @@
 """One arm's process: reads JSON requests from stdin, answers on stdout.
 
-The first line is the models to load (:class:`kit.engine.Load`). Each line after it is a prompt to tokenise or a reply to
-decode. Between requests the process waits in a read, so it uses no processor time.
+The first line is the models to load (:class:`kit.engine.Load`). Each line after it is a prompt to tokenise, a reply to
+decode, or the wish that what was learned be forgotten. Between requests the process waits in a read, so it uses no processor time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ def main() -> None:
     load = Load(**json.loads(sys.stdin.readline()))
     target, drafter = open_models(load)
     session = load_engine(None).Session(target, drafter)
-    _answer({"threads": target.n_threads, "warnings": [] if drafter is None else drafter.warnings})
+    warnings = [] if drafter is None else drafter.warnings
+    _answer({"threads": target.n_threads, "kernels": target.kernels, "warnings": warnings})
     for line in sys.stdin:
         asked = json.loads(line)
         if "text" in asked:
             _answer({"tokens": chat_tokens(target, asked["text"])})
+            continue
+        if "forget" in asked:
+            session = load_engine(None).Session(target, drafter)
+            _answer({})
             continue
         target.clear()  # every reply starts from an empty cache, on all sides
         start = time.perf_counter()

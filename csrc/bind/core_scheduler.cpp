@@ -87,6 +87,7 @@ py::dict acceptance_dict(const Scheduler & s) {
     d["bucket_squared_gradients"] = to_array(n, kBucketWeights);
     d["bucket_labels"] = to_array(a.bucket_labels, kBucketWeights);
     d["intercept"] = a.intercept.value;
+    d["text_intercept"] = a.text_intercept.value;
     d["guard_fitted"] = s.guard().fitted;
     d["guard_head"] = s.guard().head;
     d["offset"] = s.head_estimate().offset.value;

@@ -31,7 +31,7 @@ void init_text(py::module_ & m) {
             [](const SuffixIndex & index, int32_t anchor, int32_t depth) {
                 require(depth >= 1 && depth <= kChainDepth, "depth must be in [1, 32]");
                 ChainBuilder b;
-                AnchorChain chain;
+                TextChain chain;
                 b.begin(index, anchor);
                 b.anchor_chain(index, depth, chain);
                 return py::make_tuple(to_array(chain.token, chain.count), to_array(chain.slot, chain.count));

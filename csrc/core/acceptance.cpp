@@ -22,7 +22,8 @@ AcceptanceModel::AcceptanceModel() noexcept : dense{} {
 
 void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPrices & out) const noexcept {
     const int32_t n = set.positions;
-    const ScoreTerms terms{dense.weight, dense.weight[8] * f.context + intercept.value, dense.weight[7], set.top_k};
+    const double context_term = dense.weight[8] * f.context;
+    const ScoreTerms terms{dense.weight, context_term + intercept.value, dense.weight[7], set.top_k};
     alignas(32) float group_p[kMaxBlock + 8];
     if (set.proposals == 0) {
         kernels().block_softmax(f.block, terms, nullptr, nullptr, n, out.block, group_p);
@@ -30,14 +31,15 @@ void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPr
     }
     // Text-only nodes that compete with drafter candidates enter their softmax; the others stand against NONE alone.
     alignas(32) float group_text[kMaxBlock + 8];
+    const float beside = static_cast<float>(intercept.value - text_intercept.value);
     for (int32_t t = 0; t < set.text; ++t) {
         const int32_t slot = set.text_slot[t];
         const double own = f.text_base[slot] + bucket_weight[kTextOnly + text_bucket(slot, set.text_run[t])];
-        out.text[t] = static_cast<float>(own + terms.context_term);
+        out.text[t] = static_cast<float>(own + context_term + text_intercept.value);
     }
     for (int32_t i = 0; i < n; ++i) {
         const GroupText & g = set.group[i];
-        group_text[i] = g.child >= 0 ? out.text[g.child] : kScoreNone;
+        group_text[i] = g.child >= 0 ? out.text[g.child] + beside : kScoreNone;
         if (g.slot < 0) {
             std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), 0.0F);
             continue;
@@ -106,7 +108,7 @@ void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, c
             g[9] = g[10] = g[11] = 0.0;
         }
         g[8] = all * f.context;
-        intercept.step(all, all * all, kInterceptCap);
+        (i < labels.groups ? intercept : text_intercept).step(all, all * all, kInterceptCap);
     }
     kernels().ftrl_steps(dense, gradient, labels.groups, 0);
     if (labels.count > labels.groups) { // text-only parents move the context slope alone

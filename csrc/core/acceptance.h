@@ -66,7 +66,7 @@ class AcceptanceModel {
   public:
     AcceptanceModel() noexcept;
 
-    void begin_request() noexcept { intercept = RequestBias{}; }
+    void begin_request() noexcept { intercept = text_intercept = RequestBias{}; }
 
     // Fills in features.evidence for this round's weights, then prices every candidate. features.block, text_base and
     // context are given.
@@ -80,7 +80,10 @@ class AcceptanceModel {
     FtrlCoordinate bucket[kBucketWeights]; // prior 0
     double bucket_weight[kBucketWeights] = {};
     uint32_t bucket_labels[kBucketWeights] = {}; // candidates labelled with the term
-    RequestBias intercept;                       // b_req
+    // b_req: of parents with drafter candidates, and of those with text alone. With one for both, whichever source has
+    // more labels moves it: a stretch decoded from text alone would raise the drafter's prices.
+    RequestBias intercept;
+    RequestBias text_intercept;
 
     template <class A> void fields(A & a) {
         for (int32_t i = 0; i < kDense; ++i) {

@@ -33,44 +33,44 @@ void ChainBuilder::begin(const SuffixIndex & index, int32_t anchor) noexcept {
     tail_ = static_cast<int32_t>(held) + 1;
 }
 
-namespace {
-
-// Reads one chain on: along the earlier passage while it copies, else by a fresh look at the extended context.
-struct Walker {
-    Proposal last;
-
-    bool next(const SuffixIndex & index, const int32_t * end, int32_t available) noexcept {
-        const std::span<const int32_t> text = index.tokens();
-        if (last.length > 0 && static_cast<size_t>(last.position) + 1 < text.size()) {
-            ++last.position;
-            last.token = text[static_cast<size_t>(last.position)];
-            last.length = std::min(last.length + 1, kCopyMost);
-            last.slot = copy_slot(last.length);
-            return true;
+// Reads a chain below the context of `length` tokens: along an earlier passage while it copies, else by a fresh look at
+// the extended context, up to `depth` tokens or a stop token. Writes its tokens behind the context.
+void ChainBuilder::read_chain(const SuffixIndex & index, int32_t length, int32_t depth, TextChain & out) noexcept {
+    const std::span<const int32_t> text = index.tokens();
+    int32_t n = 0;
+    while (n < depth) {
+        const int32_t * end = context_ + length + n;
+        const Proposal found = index.propose(end, length + n);
+        if (found.slot < 0) {
+            break;
         }
-        last = index.propose(end, available);
-        return last.slot >= 0;
-    }
-};
-
-} // namespace
-
-void ChainBuilder::anchor_chain(const SuffixIndex & index, int32_t depth, AnchorChain & out) noexcept {
-    out.count = 0;
-    Walker walker;
-    while (out.count < depth) {
-        const int32_t length = tail_ + out.count;
-        if (!walker.next(index, context_ + length, length)) {
+        // A follower is one token; a copy goes on to the end of the text.
+        const int32_t copied =
+            found.length > 0 ? std::min(depth - n, static_cast<int32_t>(text.size()) - found.position) : 1;
+        if (found.length > 0) {
+            const int32_t * passage = text.data() + found.position;
+            for (int32_t i = 0; i < copied; ++i) {
+                out.token[n + i] = context_[length + n + i] = passage[i];
+                out.slot[n + i] = static_cast<int8_t>(copy_slot(found.length + i));
+            }
+        } else {
+            out.token[n] = context_[length + n] = found.token;
+            out.slot[n] = static_cast<int8_t>(found.slot);
+        }
+        const int32_t * stop =
+            stops_ == 0 ? nullptr
+                        : std::find_if(out.token + n, out.token + n + copied, [&](int32_t t) { return is_stop(t); });
+        if (stop != nullptr && stop != out.token + n + copied) {
+            out.count = static_cast<int32_t>(stop - out.token) + 1;
             return;
         }
-        context_[length] = walker.last.token;
-        out.token[out.count] = walker.last.token;
-        out.slot[out.count] = static_cast<int8_t>(walker.last.slot);
-        ++out.count;
-        if (is_stop(walker.last.token)) {
-            return;
-        }
+        n += copied;
     }
+    out.count = n;
+}
+
+void ChainBuilder::anchor_chain(const SuffixIndex & index, int32_t depth, TextChain & out) noexcept {
+    read_chain(index, tail_, depth, out);
 }
 
 void ChainBuilder::take_block(const int32_t * tokens, int32_t positions, int32_t top_k, CandidateSet & out) noexcept {
@@ -111,89 +111,74 @@ void ChainBuilder::take_block(const int32_t * tokens, int32_t positions, int32_t
     std::memset(out.text_child, 0xFF, sizeof(int16_t) * static_cast<size_t>(out.total));
 }
 
-int32_t ChainBuilder::follow(const SuffixIndex & index, const AnchorChain * chain, int32_t start, int32_t depth,
-                             CandidateSet & out) noexcept {
-    Walker walker;
+void ChainBuilder::follow(const TextChain & chain, int32_t start, int32_t depth, CandidateSet & out) const noexcept {
     int32_t node = start;
-    int32_t run = 0;
     int32_t below = start == kAnchor ? 0 : start / kTopK + 1; // rows from the anchor to `node`
-    int32_t step = 0;
-    while (below < depth) {
-        int32_t token;
-        int32_t slot;
-        if (chain != nullptr) {
-            if (step == chain->count) {
-                break;
-            }
-            token = chain->token[step];
-            slot = chain->slot[step];
-        } else {
-            const int32_t length = tail_ + below;
-            if (!walker.next(index, context_ + length, length)) {
-                break;
-            }
-            token = walker.last.token;
-            slot = walker.last.slot;
-            context_[length] = token;
-        }
-        ++step;
-        const bool stop = is_stop(token);
-        const bool spine = node == kAnchor || (!out.is_text(node) && node % kTopK == 0);
-        const int32_t g = node == kAnchor ? 0 : node / kTopK + 1; // meaningful on the spine
-        int32_t lane = -1;
-        if (spine && g < out.positions) {
-            lane = out.lane_of(g, token);
-        }
-        if (spine) {
+    const int32_t count = std::min(chain.count, depth - below);
+    int32_t step = 0; // nodes of the chain so far: all of them are text nodes directly above
+    // Along the picks, and off them where the drafter says something else or nothing.
+    for (; step < count && (node == kAnchor || (!out.is_text(node) && node % kTopK == 0)); ++step, ++below) {
+        const int32_t token = chain.token[step];
+        const int32_t g = node == kAnchor ? 0 : node / kTopK + 1;
+        const int32_t lane = g < out.positions ? out.lane_of(g, token) : -1;
+        if (lane < 0 && out.text == kMaxText) {
             ++out.proposals;
-            out.group[g].slot = static_cast<int8_t>(slot);
-            out.group[g].run = static_cast<int8_t>(run_bin(run));
-            out.group[g].agreed = static_cast<int8_t>(lane);
+            out.group[g] = GroupText{};
+            return;
         }
+        ++out.proposals;
+        out.group[g].slot = chain.slot[step];
+        out.group[g].run = static_cast<int8_t>(run_bin(step));
+        out.group[g].agreed = static_cast<int8_t>(lane);
         if (lane >= 0) {
             node = g * kTopK + lane;
-        } else {
-            if (out.text == kMaxText) {
-                if (spine) {
-                    out.group[g] = GroupText{};
-                }
-                break;
-            }
-            const int32_t t = out.text++;
-            const int32_t index_of = out.total++;
-            out.token[index_of] = token;
-            out.parent[index_of] = node;
-            out.text_child[index_of] = -1;
-            out.text_slot[t] = static_cast<int8_t>(slot);
-            out.text_run[t] = static_cast<int8_t>(run_bin(run));
-            out.text_depth[t] = static_cast<int8_t>(below + 1);
-            out.text_dead[t] = stop;
-            if (spine) {
-                out.group[g].child = static_cast<int16_t>(t);
-            } else {
-                out.text_child[node] = static_cast<int16_t>(t);
-            }
-            node = index_of;
+            continue;
         }
-        ++run;
-        ++below;
-        if (stop) {
-            break;
-        }
+        out.group[g].child = static_cast<int16_t>(out.text);
+        const int32_t above = node;
+        node = out.total;
+        add_text(chain, step, 1, below, above, out);
     }
-    return step;
+    // Below a sibling or a text node there is text alone.
+    const int32_t rest = std::min(count - step, kMaxText - out.text);
+    if (rest > 0) {
+        out.text_child[node] = static_cast<int16_t>(out.text);
+        add_text(chain, step, rest, below, node, out);
+    }
 }
 
-void ChainBuilder::merge_text(const SuffixIndex & index, const AnchorChain & chain, int32_t depth,
+void ChainBuilder::add_text(const TextChain & chain, int32_t from, int32_t count, int32_t below, int32_t parent,
+                            CandidateSet & out) const noexcept {
+    const int32_t t = out.text;
+    const int32_t c = out.total;
+    for (int32_t i = 0; i < count; ++i) {
+        out.token[c + i] = chain.token[from + i];
+        out.parent[c + i] = c + i - 1;
+        out.text_child[c + i] = static_cast<int16_t>(t + i + 1);
+        out.text_slot[t + i] = chain.slot[from + i];
+        out.text_run[t + i] = static_cast<int8_t>(run_bin(from + i));
+        out.text_depth[t + i] = static_cast<int8_t>(below + i + 1);
+        out.text_dead[t + i] = false;
+    }
+    out.parent[c] = parent;
+    out.text_child[c + count - 1] = -1;
+    out.text_dead[t + count - 1] = is_stop(out.token[c + count - 1]); // a stop token is the last of its chain
+    out.text += count;
+    out.total += count;
+}
+
+void ChainBuilder::merge_text(const SuffixIndex & index, const TextChain & chain, int32_t depth,
                               CandidateSet & out) noexcept {
-    follow(index, &chain, kAnchor, depth, out);
+    follow(chain, kAnchor, depth, out);
     for (int32_t i = 0; i < out.positions && i + 1 < depth; ++i) {
         if ((out.dead[i] & 1) != 0) {
             break; // the path to this pick and to every later one holds a stop token
         }
         context_[tail_ + i] = out.token[i * kTopK]; // a chain writes below its start only
         if (out.group[i + 1].slot < 0) {
-            follow(index, nullptr, i * kTopK, depth, out);
+            TextChain below;
+            read_chain(index, tail_ + i + 1, depth - i - 1, below);
+            follow(below, i * kTopK, depth, out);
         }
     }
 }

@@ -26,8 +26,8 @@ struct GroupText {
     int16_t child = -1; // text-only node of the proposal (number, from 0), -1 = none
 };
 
-// The text chain from the anchor alone, found before the drafter runs.
-struct AnchorChain {
+// One text chain: what the text says comes next, token after token. A stop token ends it.
+struct TextChain {
     int32_t count = 0;
     int32_t token[kChainDepth];
     int8_t slot[kChainDepth];
@@ -85,20 +85,24 @@ class ChainBuilder {
     void begin(const SuffixIndex & index, int32_t anchor) noexcept;
 
     // The chain from the anchor; `depth` in [1, kChainDepth].
-    void anchor_chain(const SuffixIndex & index, int32_t depth, AnchorChain & out) noexcept;
+    void anchor_chain(const SuffixIndex & index, int32_t depth, TextChain & out) noexcept;
 
     // Takes the drafter's block (tokens [positions][kTopK]); no text yet.
     void take_block(const int32_t * tokens, int32_t positions, int32_t top_k, CandidateSet & out) noexcept;
 
     // Merges the anchor's chain, then one from every pick that no chain passes.
-    void merge_text(const SuffixIndex & index, const AnchorChain & chain, int32_t depth, CandidateSet & out) noexcept;
+    void merge_text(const SuffixIndex & index, const TextChain & chain, int32_t depth, CandidateSet & out) noexcept;
 
     static constexpr int32_t kStopTokens = 16;
 
   private:
-    // One chain below `start`, from `chain` where it is known already. Returns the steps it took.
-    int32_t follow(const SuffixIndex & index, const AnchorChain * chain, int32_t start, int32_t depth,
-                   CandidateSet & out) noexcept;
+    void read_chain(const SuffixIndex & index, int32_t length, int32_t depth, TextChain & out) noexcept;
+    // Merges one chain below `start`.
+    void follow(const TextChain & chain, int32_t start, int32_t depth, CandidateSet & out) const noexcept;
+    // Text-only nodes, each below the one before, of the chain's nodes [from, from + count); the first lies below
+    // `parent`, which is `below` rows from the anchor.
+    void add_text(const TextChain & chain, int32_t from, int32_t count, int32_t below, int32_t parent,
+                  CandidateSet & out) const noexcept;
 
     static constexpr int32_t kTail = kCopyMost + 1;
     int32_t context_[kTail + kMaxBlock + kChainDepth + 1]; // committed tail, anchor, path

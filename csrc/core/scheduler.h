@@ -202,7 +202,7 @@ class Scheduler {
     bool planned_ = false;
     GateInput gate_input_;
     Offer offer_;
-    AnchorChain chain_;
+    TextChain chain_;
     CandidateSet set_;
     RoundFeatures features_;
     RoundPrices fitted_{};

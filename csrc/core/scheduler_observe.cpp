@@ -70,6 +70,16 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
         if (group < 0 && text < 0) {
             continue;
         }
+        if (group < 0 && i + 1 < nodes) { // from here on there is text alone, and it was accepted
+            for (; i + 1 < nodes; ++i) {
+                const int32_t accepted = tree_.candidate[outcome.path[static_cast<size_t>(i) + 1]];
+                labels.text[labels.count] = accepted - set_.text_base();
+                labels.text_accepted |= uint64_t{1} << labels.count;
+                ++labels.count;
+            }
+            --i; // the last node is next
+            continue;
+        }
         int32_t hit = -1; // accepted lane of the group
         bool text_hit = false;
         if (i + 1 < nodes) {
@@ -103,11 +113,17 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
         parent_likelihoods(set_, head_, labels, by_head);
         std::fill_n(likelihood + 2 * labels.count, 4, 1.0);
         kernels().log(likelihood, 2 * labels.count);
+        Guard guard = learned_.guard; // sums in registers: one addition waits for the last
+        double fitted_loss = 0.0;
+        double head_loss = 0.0;
         for (int32_t i = 0; i < labels.count; ++i) {
-            learned_.guard.add(-likelihood[i], -by_head[i]);
-            report_.fitted_loss -= likelihood[i];
-            report_.head_loss -= by_head[i];
+            guard.add(-likelihood[i], -by_head[i]);
+            fitted_loss -= likelihood[i];
+            head_loss -= by_head[i];
         }
+        learned_.guard = guard;
+        report_.fitted_loss = fitted_loss;
+        report_.head_loss = head_loss;
         report_.labelled = labels.count;
         learned_.acceptance.learn(set_, features_, fitted_, labels);
     }
@@ -142,14 +158,18 @@ void Scheduler::learn_gains(std::span<const int32_t> path) noexcept {
     const int32_t rows = tree_.rows;
     const int32_t narrow = offer_.rows[0];
     const int32_t middle = std::min(rows, kReferenceRows);
-    double above[2] = {0.0, 0.0}; // realised, [drafter, text]
-    double below[2] = {0.0, 0.0};
+    int32_t above[2] = {0, 0}; // realised, [drafter, text]
+    int32_t below[2] = {0, 0};
     for (const int32_t row : path.subspan(1)) {
         const int32_t i = tree_.candidate[row];
         const int32_t rank = tree_.rank[row];
-        const int32_t source = i >= set_.text_base() || set_.group[i / kTopK].agreed == i % kTopK ? 1 : 0;
-        above[source] += rank >= kReferenceRows - 1 ? 1.0 : 0.0;
-        below[source] += rank >= narrow - 1 && rank < middle - 1 ? 1.0 : 0.0;
+        const int32_t text = i >= set_.text_base() || set_.group[i / kTopK].agreed == i % kTopK ? 1 : 0;
+        const int32_t high = rank >= kReferenceRows - 1 ? 1 : 0;
+        const int32_t low = rank >= narrow - 1 && rank < middle - 1 ? 1 : 0;
+        above[1] += high & text;
+        above[0] += high & ~text;
+        below[1] += low & text;
+        below[0] += low & ~text;
     }
     GainFits & g = learned_.gains;
     if (rows > kReferenceRows) {

@@ -45,12 +45,32 @@ void layout(int32_t anchor_token, Token token_of, Parent parent_of, const Order 
     uint8_t slot_of[kCandidateSlots];
     uint8_t parent_slot[kMaxRows];
     uint8_t size[kMaxRows];
+    bool chain = true; // every node has at most one child
     for (int32_t s = 1; s <= n; ++s) {
         const int32_t index = order.index[s - 1];
         const int32_t parent = parent_of(index);
         slot_of[index] = static_cast<uint8_t>(s);
         parent_slot[s] = parent < 0 ? uint8_t{0} : slot_of[parent];
         size[s] = 1;
+        chain &= parent_slot[s] == s - 1;
+    }
+    out.rows = n + 1;
+    out.token[0] = anchor_token;
+    out.parent[0] = -1;
+    out.depth[0] = 0;
+    out.candidate[0] = -1;
+    out.rank[0] = -1;
+    out.ancestors[0] = 1;
+    if (chain) { // already depth-first: a long copy, mostly
+        for (int32_t s = 1; s <= n; ++s) {
+            out.candidate[s] = order.index[s - 1];
+            out.token[s] = token_of(order.index[s - 1]);
+            out.parent[s] = s - 1;
+            out.depth[s] = s;
+            out.rank[s] = s - 1;
+            out.ancestors[s] = (uint64_t{2} << s) - 1;
+        }
+        return;
     }
     size[0] = 1;
     for (int32_t s = n; s >= 1; --s) {
@@ -60,13 +80,6 @@ void layout(int32_t anchor_token, Token token_of, Parent parent_of, const Order 
     uint8_t row_of[kMaxRows];
     row_of[0] = 0;
     next_row[0] = 1;
-    out.rows = n + 1;
-    out.token[0] = anchor_token;
-    out.parent[0] = -1;
-    out.depth[0] = 0;
-    out.candidate[0] = -1;
-    out.rank[0] = -1;
-    out.ancestors[0] = 1;
     for (int32_t s = 1; s <= n; ++s) {
         const int32_t above = parent_slot[s];
         const int32_t row = next_row[above];

@@ -44,9 +44,9 @@ void Session::check(std::span<const int32_t> prompt, const Request & request) co
     if (request.n_predict < -1) {
         throw std::invalid_argument("n_predict is -1 (until the context ends) or the number of tokens");
     }
-    if (!(request.temperature >= 0.0F) || !(request.top_p > 0.0F && request.top_p <= 1.0F) || request.top_k < 0 ||
+    if (!(request.temperature >= 0.0F) || !(request.top_p >= 0.0F && request.top_p <= 1.0F) || request.top_k < 0 ||
         !(request.min_p >= 0.0F && request.min_p <= 1.0F)) {
-        throw std::invalid_argument("temperature and top_k are 0 or more, top_p is in (0, 1], min_p in [0, 1]");
+        throw std::invalid_argument("temperature and top_k are 0 or more, top_p and min_p in [0, 1]");
     }
     if (request.draft_only && (request.arm != Arm::plain || drafter_ == nullptr)) {
         throw std::invalid_argument("a full trace is made by plain decoding, with a drafter");

@@ -39,7 +39,7 @@ struct Request {
     int32_t n_predict = -1;   // tokens; -1 = until the context ends
     float temperature = 0.0F; // 0 = argmax
     int32_t top_k = 0;        // 0 = off
-    float top_p = 1.0F;       // 1 = off
+    float top_p = 1.0F;       // 1 = off, 0 = the likeliest alone
     float min_p = 0.0F;       // 0 = off
     uint32_t seed = 0;
     std::vector<std::string> stop;

@@ -32,6 +32,10 @@ Target::Target(const std::string & path, const TargetOptions & options, const Lo
     if (options.n_ctx < 0 || options.n_batch < 1 || options.n_threads < 0 || options.n_threads_batch < 0) {
         throw std::invalid_argument("n_ctx, n_threads and n_threads_batch are 0 or more, n_batch is 1 or more");
     }
+    if (options.n_ctx > graph::kMaxContext) {
+        throw std::invalid_argument("n_ctx is at most " + std::to_string(graph::kMaxContext) + " tokens, not " +
+                                    std::to_string(options.n_ctx));
+    }
     if (options.max_rows < 1 || options.max_rows > core::kMaxRows) {
         throw std::invalid_argument("max_rows is 1 to " + std::to_string(core::kMaxRows) + ", not " +
                                     std::to_string(options.max_rows));

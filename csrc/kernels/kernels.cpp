@@ -8,6 +8,13 @@
 #ifdef ADASPARK_KERNELS_X86
 #include <cpuid.h>
 #endif
+#ifdef ADASPARK_KERNELS_ARM
+#if defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+#endif
 
 namespace adaspark::kernels {
 
@@ -29,6 +36,24 @@ bool has_avx512_vnni() {
 }
 #endif
 
+#ifdef ADASPARK_KERNELS_ARM
+#if defined(__linux__) // by number: older headers know no name for the second
+bool has_dotprod() { return (getauxval(AT_HWCAP) & (1UL << 20)) != 0; }
+bool has_i8mm() { return (getauxval(AT_HWCAP2) & (1UL << 13)) != 0; }
+#elif defined(__APPLE__)
+bool has_feature(const char * name) {
+    int value = 0;
+    std::size_t size = sizeof(value);
+    return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+bool has_dotprod() { return has_feature("hw.optional.arm.FEAT_DotProd"); }
+bool has_i8mm() { return has_feature("hw.optional.arm.FEAT_I8MM"); }
+#else
+bool has_dotprod() { return false; }
+bool has_i8mm() { return false; }
+#endif
+#endif
+
 } // namespace
 
 const Kernels * kernels_named(const char * name) {
@@ -47,12 +72,23 @@ const Kernels * kernels_named(const char * name) {
         return &kAvx512Vnni;
     }
 #endif
+#ifdef ADASPARK_KERNELS_ARM
+    if (is(kNeon)) {
+        return &kNeon;
+    }
+    if (is(kDotprod) && has_dotprod()) {
+        return &kDotprod;
+    }
+    if (is(kI8mm) && has_dotprod() && has_i8mm()) {
+        return &kI8mm;
+    }
+#endif
     return nullptr;
 }
 
 const Kernels & kernels_best() {
     static const Kernels & best = []() -> const Kernels & {
-        for (const char * name : {"avx512vnni", "avxvnni", "avx2"}) {
+        for (const char * name : {"avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "neon"}) {
             if (const Kernels * table = kernels_named(name)) {
                 return *table;
             }

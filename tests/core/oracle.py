@@ -302,11 +302,16 @@ class Acceptance:
     )
     buckets: dict[tuple[str, int, int], Coordinate] = field(default_factory=dict)
     weights: dict[object, float] = field(default_factory=dict)
-    intercept: float = 0.0
-    squared: float = 0.0
+    intercept: list[float] = field(default_factory=lambda: [0.0, 0.0])  # with drafter candidates, text alone
+    squared: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
     def begin_request(self) -> None:
-        self.intercept = self.squared = 0.0
+        self.intercept, self.squared = [0.0, 0.0], [0.0, 0.0]
+
+    @staticmethod
+    def alone(nodes: list[Node], parent: int) -> int:
+        """Which intercept a parent's candidates have."""
+        return int(all(n.kind == "text" for n in nodes if n.parent == parent))
 
     def weight(self, key: object) -> float:
         return self.weights.get(key, self.dense[key].centre if isinstance(key, int) else 0.0)
@@ -336,7 +341,11 @@ class Acceptance:
         scores = []
         for node in nodes:
             fixed, factors = self.terms(node, block, base, context)
-            scores.append(fixed + self.intercept + sum(self.weight(k) * x for k, x in factors.items()))
+            scores.append(
+                fixed
+                + self.intercept[self.alone(nodes, node.parent)]
+                + sum(self.weight(k) * x for k, x in factors.items())
+            )
         p = [0.0] * len(nodes)
         for parent in {n.parent for n in nodes}:
             children = [i for i, n in enumerate(nodes) if n.parent == parent]
@@ -369,8 +378,10 @@ class Acceptance:
             c = self.dense[key] if isinstance(key, int) else self.buckets.setdefault(key, Coordinate(0.5))  # type: ignore[arg-type]
             c.accumulate(g, self.weight(key))
             self.weights[key] = c.weight(3 * math.sqrt(c.n))
-        self.squared = min(self.squared + total * total, 16.0)
-        self.intercept = clamp(self.intercept - 0.15 * total / (1 + math.sqrt(self.squared)), -2, 2)
+        which = self.alone(nodes, parent)
+        self.squared[which] = min(self.squared[which] + total * total, 16.0)
+        step = 0.15 * total / (1 + math.sqrt(self.squared[which]))
+        self.intercept[which] = clamp(self.intercept[which] - step, -2, 2)
 
 
 @dataclass

@@ -89,9 +89,27 @@ def assert_same(core: _core.Scheduler, plain: PlainRounds) -> None:
         if not isinstance(key, int):
             want[bucket_index(key)] = w  # type: ignore[arg-type]
     np.testing.assert_allclose(a["bucket_weights"], want, atol=10 * TOLERANCE)
-    assert a["intercept"] == pytest.approx(plain.model.intercept, abs=TOLERANCE)
+    assert [a["intercept"], a["text_intercept"]] == pytest.approx(plain.model.intercept, abs=TOLERANCE)
     assert a["offset"] == pytest.approx(plain.offset, abs=TOLERANCE)
     assert [a["guard_fitted"], a["guard_head"]] == pytest.approx(plain.guard, rel=1e-5)
+
+
+def test_rounds_without_the_drafter_leave_its_intercept_alone():
+    rng = np.random.default_rng(1)
+    core = make_scheduler(pinned_rows=4, exploration=False)
+    core.begin_request(np.array([*range(8)] * 4, np.int32), 0, 500)
+    for _ in range(8):
+        run_round(core, rng, None)
+    alone = core.acceptance
+    assert alone["text_intercept"] != 0.0
+    assert alone["intercept"] == 0.0
+    core = make_scheduler(pinned_rows=4, exploration=False, text=False)
+    core.begin_request(np.arange(8, dtype=np.int32), 0, 500)
+    for _ in range(8):
+        run_round(core, rng, random_block(rng, 7, 8))
+    drafted = core.acceptance
+    assert drafted["intercept"] != 0.0
+    assert drafted["text_intercept"] == 0.0
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,7 +1,7 @@
 """Faults that other engines were reported for, and cases the paper implies, on the scheduler alone.
 
 B33 bad numbers in a saved state; B36 a device where nothing pays; B37 against the best pinned width; B39 a cost with a
-step. The numbered ones: 1 a cold first round, 3 trees that come out short for ever, 4 a wide width cheaper than a narrow
+step. The numbered ones: 1 a cold first round, 2 a neighbour that slows most verifies, 3 trees that come out short for ever, 4 a wide width cheaper than a narrow
 one, 5 a confidence head that says nothing, or nonsense, 7 what restarts with a request.
 """
 
@@ -168,6 +168,27 @@ def test_a_cold_first_round_teaches_no_cost() -> None:
     assert [w["us"] for w in warm.widths] == [w["us"] for w in cold.widths]
 
 
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_a_neighbour_that_slows_verifies_hardly_moves_the_price(share: float) -> None:
+    """2: half as much again in so many of the verifies. The quiet ones set the price while there are more of them than the
+    law's quantile; beyond that it stays between the quiet time and the slowed one."""
+
+    def quiet(rows: int) -> float:
+        return 9000.0 + 500.0 * rows
+
+    core = make_scheduler(pinned_rows=8, gating=False, text=False)
+    rng, late = np.random.default_rng(14), np.random.default_rng(15)
+    for _ in range(6):
+        core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
+        for _ in range(200):
+            slow = 1.5 if late.random() < share else 1.0
+            run_round(core, rng, random_block(rng, 7, 9), verify_us=lambda rows, f=slow: f * quiet(rows))
+        core.end_request()
+    (price,) = [width["us"] for width in core.widths if width["samples"] > 100]
+    assert price >= 0.95 * quiet(8)
+    assert price <= (1.05 if share == 0.6 else 1.55) * quiet(8)
+
+
 def test_trees_that_come_out_short_are_not_asked_for_again_and_again() -> None:
     """3: two positions of one candidate fill three rows at most."""
     core = make_scheduler(block=2, top_k=1, text=False, gating=False)
@@ -211,21 +232,25 @@ def test_a_head_that_says_nothing_or_nonsense(confidence: float) -> None:
         assert 1 <= len(got.tree["tokens"]) <= 64
         assert math.isfinite(got.report["tokens"])
     assert np.isfinite(core.acceptance["weights"]).all()
-    assert all(math.isfinite(core.acceptance[name]) for name in ("intercept", "offset", "guard_fitted", "guard_head"))
+    assert all(
+        math.isfinite(core.acceptance[name])
+        for name in ("intercept", "text_intercept", "offset", "guard_fitted", "guard_head")
+    )
     assert make_scheduler(text=False, gating=False).load(core.save())
 
 
 def test_what_restarts_with_a_request_and_what_stays() -> None:
-    """7: the intercept and the head's offset restart, coefficients and prices stay."""
+    """7: the intercepts and the head's offset restart, coefficients and prices stay."""
     core = make_scheduler(gating=False)
     serve(core, 13, requests=1)
     before = core.acceptance
     assert before["intercept"] != 0.0
+    assert before["text_intercept"] != 0.0
     assert before["offset"] != 0.0
     state = core.save()
     core.begin_request(np.arange(9, dtype=np.int32), 1, 100)
     after = core.acceptance
-    assert (after["intercept"], after["offset"]) == (0.0, 0.0)
+    assert (after["intercept"], after["text_intercept"], after["offset"]) == (0.0, 0.0, 0.0)
     np.testing.assert_array_equal(after["weights"], before["weights"])
     fresh = make_scheduler(gating=False)
     assert fresh.load(state)

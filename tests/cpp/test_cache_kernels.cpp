@@ -19,7 +19,7 @@ constexpr int32_t kHeldSlots = kTile; // slots of the cache in these tests
 
 std::vector<const Kernels *> tables() {
     std::vector<const Kernels *> out;
-    for (const char * name : {"portable", "avx2", "avxvnni", "avx512vnni"}) {
+    for (const char * name : {"portable", "avx2", "avxvnni", "avx512vnni", "neon", "dotprod", "i8mm"}) {
         if (const Kernels * table = kernels_named(name)) {
             out.push_back(table);
         }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -18,7 +19,7 @@ constexpr Format kFormats[] = {Format::f32,  Format::f16,  Format::bf16, Format:
 
 std::vector<const Kernels *> tables() {
     std::vector<const Kernels *> out;
-    for (const char * name : {"portable", "avx2", "avxvnni", "avx512vnni"}) {
+    for (const char * name : {"portable", "avx2", "avxvnni", "avx512vnni", "neon", "dotprod", "i8mm"}) {
         if (const Kernels * table = kernels_named(name)) {
             out.push_back(table);
         }
@@ -133,6 +134,76 @@ TEST(products_equal_double_alone_together_and_on_every_instruction_set) {
                 }
             }
         }
+    }
+}
+
+TEST(rows_are_normed_activated_and_quantised_alike_on_every_instruction_set) {
+    std::mt19937 rng(7);
+    std::normal_distribution<float> normal;
+    constexpr int32_t kBlocks = 9;
+    constexpr int32_t kWidth = kBlocks * kBlock;
+    std::vector<float> x(kWidth), y(kWidth);
+    for (float & v : x) {
+        v = std::ldexp(normal(rng), static_cast<int>(rng() % 24) - 12);
+    }
+    for (float & v : y) {
+        v = normal(rng);
+    }
+    std::fill_n(x.begin(), kBlock, 0.0F);
+    for (int32_t i = 0; i < kBlock; ++i) { // the last block: halves between two codes, of both signs
+        x[static_cast<std::size_t>(8 * kBlock + i)] = i == 0 ? 127.0F : static_cast<float>(i) - 15.5F;
+    }
+    std::vector<float> extreme = x; // not for the norm, whose sum they would make infinite
+    for (int32_t i = 0; i < 8; ++i) {
+        constexpr float kExtremes[] = {-INFINITY, INFINITY, 1e38F, -1e38F, 65519.0F, -65520.0F, 6e-8F, -0.0F};
+        extreme[static_cast<std::size_t>(kBlock * i + 3)] = kExtremes[i];
+    }
+    std::vector<uint8_t> expected;
+    for (const Kernels * table : tables()) {
+        std::vector<uint8_t> out;
+        const auto keep = [&](const auto & values) {
+            const auto * at = reinterpret_cast<const uint8_t *>(values.data());
+            out.insert(out.end(), at, at + values.size() * sizeof(values[0]));
+        };
+        std::vector<float> row(kWidth);
+        table->rms_norm(x.data(), y.data(), kWidth, 1e-5F, row.data());
+        keep(row);
+        table->silu_mul(extreme.data(), y.data(), kWidth, row.data());
+        keep(row);
+        std::vector<int8_t> q(kWidth);
+        std::vector<float> d(kBlocks), dsum(kBlocks);
+        std::vector<int32_t> minus8(kBlocks), minus8_half(2 * kBlocks);
+        table->quantize(extreme.data(), 0, kWidth, 0,
+                        {nullptr, q.data(), d.data(), dsum.data(), minus8.data(), minus8_half.data(), 1});
+        keep(q);
+        keep(d);
+        keep(dsum);
+        keep(minus8);
+        keep(minus8_half);
+        for (const Cache cache : {Cache::f32, Cache::f16, Cache::q8_0}) {
+            std::vector<uint8_t> group(group_bytes(cache, kWidth));
+            table->store_key(extreme.data(), kWidth, cache, group.data(), 3);
+            keep(group);
+            table->store_value(extreme.data(), kWidth, cache, group.data(), 3);
+            keep(group);
+        }
+        std::vector<float> partials(3 * (8 + kWidth));
+        for (std::size_t i = 0; i < partials.size(); ++i) {
+            partials[i] = 0.5F + static_cast<float>(i * i % 97);
+        }
+        table->merge(partials.data(), 8 + kWidth, 3, kWidth, row.data());
+        keep(row);
+        if (table == tables().front()) {
+            expected = out;
+        }
+        CHECK(out == expected);
+    }
+}
+
+TEST(the_last_instruction_set_that_runs_is_chosen) {
+    CHECK(&kernels_best() == tables().back());
+    if (const char * name = std::getenv("ADASPARK_CHOSEN_KERNELS")) { // an emulated CPU, whose sets are known
+        CHECK(std::strcmp(kernels_best().name, name) == 0);
     }
 }
 

@@ -90,7 +90,7 @@ class Reader {
         read_kinds();
         out_.head_dim = number("attention.key_length", out_.n_embd / out_.n_head);
         out_.n_ff = number(arch_ == "qwen3moe" ? "expert_feed_forward_length" : "feed_forward_length", 0);
-        out_.n_ctx_train = number("context_length", 0);
+        out_.n_ctx_train = std::min(number("context_length", 0), kMaxContext);
         out_.eps = real("attention.layer_norm_rms_epsilon", 0.0F);
         if (number("attention.value_length", out_.head_dim) != out_.head_dim) {
             throw Unsupported("values of another width than keys");

@@ -24,7 +24,8 @@ enum class Executor {
     ggml // ggml's operations: any format (whether the device multiplies it is asked later)
 };
 
-inline constexpr int32_t kMaxTaps = 16; // inputs of a short convolution, at most
+inline constexpr int32_t kMaxTaps = 16;         // inputs of a short convolution, at most
+inline constexpr int32_t kMaxContext = 1 << 30; // tokens: more than any cache holds, and sums with it stay in range
 
 // A tensor of the file: n columns of k inputs (a vector has n = 1), for each of `experts`.
 struct TensorRef {
