@@ -84,7 +84,8 @@ class Engine:
         try:
             self._load()
             self._arms = ArmResolver(self.target, self._drafter, arm)
-            self._template = ChatTemplate(chat_template or self.target.chat_template, self.target)
+            owner = "the chat template given" if chat_template else f"{self.files.target}: the model's chat template"
+            self._template = ChatTemplate(chat_template or self.target.chat_template, self.target, owner)
             self._tracer = None if trace is None else TraceWriter(file_path(trace, "trace"), self.target, self.identity)
         except BaseException:
             self.close()

@@ -73,10 +73,11 @@ def raw_prompt(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -
 
 
 class ChatTemplate:
-    """A compiled chat template. Raises ModelError when it does not compile."""
+    """A compiled chat template; ``owner`` names it in errors. Raises ModelError when it does not compile."""
 
-    def __init__(self, source: str | None, tokenizer: Tokenizer) -> None:
+    def __init__(self, source: str | None, tokenizer: Tokenizer, owner: str = "the model's chat template") -> None:
         self.is_fallback = source is None
+        self._owner = owner
         self._tokenizer = tokenizer
         self._special = {
             "bos_token": _token_text(tokenizer, tokenizer.bos_token),
@@ -85,7 +86,7 @@ class ChatTemplate:
         try:
             self._template = _environment().from_string(FALLBACK_TEMPLATE if source is None else source)
         except TemplateError as error:
-            msg = f"the model's chat template does not compile: {error}; use a raw prompt"
+            msg = f"{owner} does not compile: {error}; use a raw prompt"
             raise ModelError(msg) from error
 
     @property
@@ -100,7 +101,7 @@ class ChatTemplate:
                 messages=messages, add_generation_prompt=add_generation_prompt, tools=None, **self._special
             )
         except _RENDER_ERRORS as error:
-            msg = f"the model's chat template refuses these messages: {error}; use a raw prompt"
+            msg = f"{self._owner} refuses these messages: {error}; use a raw prompt"
             raise ModelError(msg) from error
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -54,6 +54,12 @@ set_property(SOURCE
     ${ADASPARK_LLAMA_SOURCE_DIR}/ggml/src/ggml-cpu/amx/amx.cpp
     ${ADASPARK_LLAMA_SOURCE_DIR}/ggml/src/ggml-cpu/amx/mmq.cpp
     TARGET_DIRECTORY ggml-cpu PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
+# GCC before 12.4, 13.3 and 14 takes the configuration of AMX's tiles for 8 bytes and drops the stores behind them: the
+# first product of two rows then ends the process with an illegal instruction.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set_property(SOURCE ${ADASPARK_LLAMA_SOURCE_DIR}/ggml/src/ggml-cpu/amx/mmq.cpp
+        TARGET_DIRECTORY ggml-cpu APPEND PROPERTY COMPILE_OPTIONS -fno-tree-dse -fno-dse)
+endif()
 
 # The licences of what is linked travel in the wheel.
 if(SKBUILD)

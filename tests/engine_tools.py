@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +157,40 @@ def check_statistics(reply: Reply, n_prompt: int, target: _engine.Target) -> Non
     assert sum(r["accepted"] for r in reply.rounds) == s["accepted"]
     times = [value for name, value in s.items() if name.endswith("_us")]
     assert all(isinstance(t, float) and np.isfinite(t) and t >= 0.0 for t in times)
+
+
+# --------------------------------------------------------------------------------------------------- a child process
+
+CHILD = """
+import sys
+from adaspark import _engine
+path, drafter, fields = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+options = _engine.TargetOptions()
+options.n_threads, options.n_ctx, options.n_gpu_layers = 1, 64, 0
+try:
+    for name, value in fields.items():
+        setattr(options, name, value)
+    target = _engine.Target(path, options)
+    if drafter:
+        _engine.Drafter(drafter, target, _engine.DrafterOptions())
+    logits = target.prefill([5, 6, 7])
+    print("ran", len(logits))
+except Exception as error:
+    print(type(error).__name__, str(error).replace(chr(10), " "))
+print("alive")
+"""
+
+
+def in_child(path: Path | str, fields: dict[str, object] | None = None, drafter: Path | str = "") -> tuple[str, str]:
+    """Loads and runs a model in a process of its own: the name of the exception (or "ran") and its message."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(path), str(drafter), repr(fields or {})],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines[-1:] == ["alive"], f"the interpreter died ({done.returncode}): {done.stdout}{done.stderr}"
+    kind, _, message = lines[-2].partition(" ")
+    return kind, message
 
 
 # ---------------------------------------------------------------------------------------------------------- proposers

@@ -5,47 +5,15 @@ What could take the process down (S21) runs in a child of its own, which must li
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny_models as tm
 from conftest import LoadTarget, ModelFiles
+from engine_tools import in_child
 
 from adaspark import _engine
-
-CHILD = """
-import sys
-from adaspark import _engine
-path, drafter, fields = sys.argv[1], sys.argv[2], eval(sys.argv[3])
-options = _engine.TargetOptions()
-options.n_threads, options.n_ctx, options.n_gpu_layers = 1, 64, 0
-try:
-    for name, value in fields.items():
-        setattr(options, name, value)
-    target = _engine.Target(path, options)
-    if drafter:
-        _engine.Drafter(drafter, target, _engine.DrafterOptions())
-    logits = target.prefill([5, 6, 7])
-    print("ran", len(logits))
-except Exception as error:
-    print(type(error).__name__, str(error).replace(chr(10), " "))
-print("alive")
-"""
-
-
-def in_child(path: Path | str, fields: dict[str, object] | None = None, drafter: Path | str = "") -> tuple[str, str]:
-    """The name of the exception (or "ran") and its message."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path), str(drafter), repr(fields or {})],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    lines = done.stdout.splitlines()
-    assert lines[-1:] == ["alive"], f"the interpreter died ({done.returncode}): {done.stdout}{done.stderr}"
-    kind, _, message = lines[-2].partition(" ")
-    return kind, message
 
 
 def test_a_child_runs_a_good_model(models: ModelFiles) -> None:
@@ -219,37 +187,3 @@ def test_errors_form_one_family() -> None:
     assert all(issubclass(e, _engine.AdaSparkError) for e in family)
     assert issubclass(_engine.DrafterError, _engine.ModelError)
     assert not issubclass(_engine.ContextFullError, _engine.ModelError)
-
-
-FUZZ = """
-import random, sys
-from adaspark import _engine
-path, out, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
-data, rng = open(path, "rb").read(), random.Random(seed)
-options = _engine.TargetOptions()
-options.n_threads, options.n_ctx, options.n_gpu_layers, options.use_mmap = 1, 32, 0, False
-for turn in range(40):
-    changed = bytearray(data)
-    for _ in range(rng.choice([1, 1, 4, 32])):
-        changed[rng.randrange(rng.choice([64, 2000, 40000]))] = rng.randrange(256)
-    open(out, "wb").write(changed)
-    print(turn, flush=True)
-    try:
-        target = _engine.Target(out, options)
-        target.prefill([5, 6, 7])
-        target.close()
-    except (_engine.AdaSparkError, ValueError) as error:
-        assert str(error)
-print("alive")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_random_damage_never_kills(models: ModelFiles, tmp_path: Path, seed: int) -> None:
-    """Bytes of the header and metadata overwritten at random."""
-    done = subprocess.run(
-        [sys.executable, "-c", FUZZ, str(models.target_path(tm.DENSE)), str(tmp_path / "fuzz.gguf"), str(seed)],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.stdout.splitlines()[-1:] == ["alive"], f"{done.returncode}: {done.stdout[-200:]} {done.stderr[-2000:]}"

@@ -36,19 +36,6 @@ FORMATS = {
 }  # fmt: skip
 
 
-def qwen2(models: ModelFiles) -> tm.Gguf:
-    """A qwen2 file: llama's blocks with biases on queries, keys and values (and the other rotation)."""
-    base = models.target(tm.DENSE).file
-    keys = {k.replace("llama.", "qwen2.", 1): v for k, v in base.keys.items()}
-    rng = np.random.default_rng(5)
-    biases = {
-        name.replace(".weight", ".bias"): rng.normal(0, 0.3, np.asarray(w).shape[0]).astype(np.float32)
-        for name, w in base.tensors.items()
-        if name.endswith(("attn_q.weight", "attn_k.weight", "attn_v.weight"))
-    }
-    return tm.Gguf("qwen2", keys | {"tokenizer.ggml.pre": "qwen2"}, {**base.tensors, **biases})
-
-
 def retyped(models: ModelFiles, kind: Ggml, spec: tm.TargetSpec = tm.WIDE) -> Path:
     file = models.target(spec).file
     if kind.name.endswith("_K"):  # these only llama.cpp can write; some tensors of a Q4_K and a Q5_K file are Q6_K
@@ -193,7 +180,7 @@ def test_f32_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec, kernels:
 
 @both_executors
 def test_qwen2_equals_llama(models: ModelFiles, load_target: LoadTarget, kernels: str) -> None:
-    path = models.write(qwen2(models))
+    path = models.write(tm.qwen2(models.target(tm.DENSE).file))
     compare(load_target(path, kernels=kernels), load_target(path, kernels="llama"), f32_noise())
 
 

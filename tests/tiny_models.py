@@ -444,6 +444,18 @@ def make_target(spec: TargetSpec) -> TinyTarget:
     return TinyTarget(spec, vocabulary, successor, w, Gguf(spec.architecture, _target_keys(spec, vocabulary), w))
 
 
+def qwen2(llama: Gguf) -> Gguf:
+    """A llama file as qwen2: its blocks with biases on queries, keys and values (and the other rotation)."""
+    keys = {k.replace("llama.", "qwen2.", 1): v for k, v in llama.keys.items()}
+    rng = np.random.default_rng(5)
+    biases = {
+        name.replace(".weight", ".bias"): rng.normal(0, 0.3, np.asarray(w).shape[0]).astype(np.float32)
+        for name, w in llama.tensors.items()
+        if name.endswith(("attn_q.weight", "attn_k.weight", "attn_v.weight"))
+    }
+    return Gguf("qwen2", keys | {"tokenizer.ggml.pre": "qwen2"}, {**llama.tensors, **biases})
+
+
 # Seeds whose greedy texts are varied and leave no choice closer than 0.01 (test_session checks it).
 DENSE = TargetSpec("llama", seed=131)
 QWEN3 = TargetSpec("qwen3", seed=22, head_dim=32, n_head=2, n_head_kv=1)

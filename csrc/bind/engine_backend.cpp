@@ -60,11 +60,6 @@ std::size_t scalar_size(gguf_type type) {
     }
 }
 
-// Model files may hold text that is not UTF-8; a summary must not fail on it.
-py::str text(const char * s) {
-    return py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(s, static_cast<py::ssize_t>(std::strlen(s)), "replace"));
-}
-
 py::object metadata_value(const gguf_context * ctx, int64_t id) {
     const gguf_type type = gguf_get_kv_type(ctx, id);
     if (type == GGUF_TYPE_STRING) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <span>
@@ -20,6 +21,11 @@
 namespace adaspark::bind {
 
 namespace py = pybind11;
+
+// Model files may hold text that is not UTF-8: reading one must not fail on it.
+inline py::str text(const char * s) {
+    return py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(s, static_cast<py::ssize_t>(std::strlen(s)), "replace"));
+}
 
 // A target and what stands on it. Python objects hold the slot, never the engine's objects: close() frees them at
 // once, whoever still holds a Python object, and a later use of one is an error and not a crash.

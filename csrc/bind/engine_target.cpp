@@ -67,8 +67,8 @@ py::tuple verify(const PyTarget & self, const py::object & tokens, const py::obj
 }
 
 py::object chat_template(const PyTarget & self) {
-    const char * text = llama_model_chat_template(self.get().model(), nullptr);
-    return text == nullptr ? py::object(py::none()) : py::object(py::str(text));
+    const char * source = llama_model_chat_template(self.get().model(), nullptr);
+    return source == nullptr ? py::object(py::none()) : py::object(text(source));
 }
 
 } // namespace
@@ -140,7 +140,7 @@ void init_target(py::module_ & m) {
             "token_text",
             [](const PyTarget & t, int32_t token) {
                 static_cast<void>(t.get().token_bytes(token, false)); // checks the range
-                return std::string(llama_vocab_get_text(t.get().vocab(), token));
+                return text(llama_vocab_get_text(t.get().vocab(), token));
             },
             py::arg("token"))
         .def(

@@ -34,6 +34,7 @@ Drafter::Drafter(const std::string & path, Target & target, const DrafterOptions
     for (const int32_t layer : info_.target_layers) {
         target.tap(layer);
     }
+    target.backend().tap_check();
     width_ = info_.target_layers.size() * static_cast<std::size_t>(target.n_embd());
     target.observer_set(this);
 }

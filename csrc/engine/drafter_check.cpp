@@ -4,6 +4,7 @@
 
 #include "engine/error.h"
 #include "engine/gguf_file.h"
+#include "engine/load_check.h"
 
 #include <algorithm>
 #include <cstring>
@@ -36,7 +37,7 @@ void check_shape(const GgufFile & file, const Target & target) {
                          std::to_string(target.n_embd()) + " (" + std::to_string(target.n_layer()) +
                          " blocks). Give the drafter that was trained for this target");
     }
-    if (const std::string fault = file.rotation_fault(); !fault.empty()) {
+    if (const std::string fault = load_fault(file); !fault.empty()) {
         refuse(file, fault);
     }
 }

@@ -6,9 +6,13 @@
 
 namespace adaspark {
 
+// A message fit to be shown: UTF-8 without control characters, the middle of a very long one left out. Names and texts
+// of damaged files end up in messages.
+std::string readable(const std::string & text);
+
 // Base of every error of the package.
 struct AdaSparkError : std::runtime_error {
-    using std::runtime_error::runtime_error;
+    explicit AdaSparkError(const std::string & text) : std::runtime_error(readable(text)) {}
 };
 
 // A target file that is missing, damaged, of the wrong kind or architecture.

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <new>
 #include <system_error>
 
 #include <ggml.h>
@@ -86,7 +87,12 @@ GgufFile::GgufFile(const std::string & path) : path_(path) {
     const AbortGuard guard;
     gguf_init_params params = {};
     params.no_alloc = true;
-    ctx_.reset(gguf_init_from_file(path.c_str(), params));
+    try {
+        ctx_.reset(gguf_init_from_file(path.c_str(), params));
+    } catch (const std::bad_alloc &) {
+        throw ModelError(path + ": the GGUF header is damaged (it asks for more memory than there is). Download or "
+                                "convert the file again");
+    }
     if (!ctx_) {
         throw ModelError(path + ": the GGUF header is damaged or cut short (" + AbortGuard::errors() +
                          "). Download or convert the file again");
@@ -103,6 +109,11 @@ GgufFile::GgufFile(const std::string & path) : path_(path) {
     architecture_ = text("general.architecture").value_or("");
     if (architecture_.empty()) {
         throw ModelError(path + ": the metadata key 'general.architecture' is missing. Convert the model again");
+    }
+    if (architecture_.size() > 64 ||
+        std::any_of(architecture_.begin(), architecture_.end(), [](char c) { return c <= ' ' || c > '~'; })) {
+        throw ModelError(path + ": the metadata key 'general.architecture' is no name ('" +
+                         architecture_.substr(0, 64) + "'). The file is damaged: download or convert it again");
     }
 }
 
@@ -203,27 +214,6 @@ std::vector<int64_t> GgufFile::tensor_integers(const std::string & name) const {
         throw ModelError(path_ + ": the tensor '" + name + "' cannot be read. Download the file again");
     }
     return widen<int64_t>(bytes.data(), bytes.size() / sizeof(int64_t));
-}
-
-std::string GgufFile::rotation_fault() const {
-    const auto number = [&](const char * suffix) -> std::optional<int64_t> { // none where blocks differ
-        const std::string key = architecture_ + "." + suffix;
-        const int64_t id = gguf_find_key(ctx_.get(), key.c_str());
-        return id < 0 || gguf_get_kv_type(ctx_.get(), id) == GGUF_TYPE_ARRAY ? std::nullopt : integer(key);
-    };
-    const std::optional<int64_t> rotated = number("rope.dimension_count");
-    std::optional<int64_t> width = number("attention.key_length");
-    const int64_t heads = number("attention.head_count").value_or(0);
-    if (!width && heads > 0) {
-        width = number("embedding_length").value_or(0) / heads;
-    }
-    const bool always = architecture_ == "dflash" || architecture_ == "lfm2" || architecture_ == "lfm2moe";
-    if (!rotated || (*rotated >= (always ? 2 : 0) && *rotated % 2 == 0 && (!width || *rotated <= *width))) {
-        return "";
-    }
-    return "the metadata key '" + architecture_ + ".rope.dimension_count' is " + std::to_string(*rotated) +
-           ", an even number" + (width ? " up to a head's width of " + std::to_string(*width) : "") +
-           " is needed. The file is damaged: download or convert it again";
 }
 
 std::string GgufFile::description() const {

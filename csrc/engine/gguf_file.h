@@ -37,9 +37,6 @@ class GgufFile {
     bool has_tensor(const std::string & name) const;
     // Sizes ne[0..3] of a tensor; empty when absent.
     std::vector<int64_t> tensor_shape(const std::string & name) const;
-    // Why llama.cpp, which does not ask, would abort or never end on how much of each head is rotated; empty when
-    // sound.
-    std::string rotation_fault() const;
     // An I64 tensor's values, read from the file. Throws ModelError on another type.
     std::vector<int64_t> tensor_integers(const std::string & name) const;
 

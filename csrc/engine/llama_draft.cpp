@@ -7,6 +7,7 @@
 #include "engine/llama_ext.h"
 #include "engine/llama_target.h"
 #include "engine/load_error.h"
+#include "engine/threads.h"
 #include "engine/topk.h"
 
 #include <algorithm>
@@ -26,6 +27,7 @@ class LlamaDraft final : public DraftBackend {
         : path_(path), target_(target), info_(info),
           width_(info.target_layers.size() * static_cast<std::size_t>(target.n_embd())) {
         open(options, progress);
+        try_out();
     }
 
     ~LlamaDraft() override {
@@ -101,6 +103,21 @@ class LlamaDraft final : public DraftBackend {
             confidence_enable(ctx_);
         }
         llama_set_causal_attn(ctx_, info_.causal);
+    }
+
+    // As LlamaTarget::try_forward(): one row injected, the shortest block drafted.
+    void try_out() {
+        const OneThread alone(ctx_);
+        const std::vector<float> features(width_, 0.0F);
+        Block block;
+        try {
+            inject(features.data(), 0, 1, 0);
+            draft(0, info_.sample_from_anchor ? 1 : 2, 1, 1, block);
+        } catch (const BackendError & error) {
+            throw DrafterError(path_ + ": llama.cpp cannot run this drafter (" + error.what() +
+                               "). The file is damaged: download or convert it again");
+        }
+        clear();
     }
 
     void close() {

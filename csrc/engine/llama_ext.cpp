@@ -4,8 +4,8 @@
 
 namespace adaspark {
 
-void taps_enable(llama_context * ctx, int32_t layer) {
-    llama_set_embeddings_layer_inp(ctx, static_cast<uint32_t>(layer), true);
+void taps_enable(llama_context * ctx, int32_t layer, bool on) {
+    llama_set_embeddings_layer_inp(ctx, static_cast<uint32_t>(layer), on);
 }
 
 const float * taps_rows(llama_context * ctx, int32_t layer) {

@@ -7,8 +7,8 @@ struct llama_context;
 
 namespace adaspark {
 
-// Keep the input of target block `layer` (0-based) for every row of the following decodes.
-void taps_enable(llama_context * ctx, int32_t layer);
+// Whether the input of target block `layer` (0-based) is kept for every row of the following decodes.
+void taps_enable(llama_context * ctx, int32_t layer, bool on);
 
 // Inputs of block `layer` for the rows of the last decode, [rows][n_embd]; null when not enabled.
 const float * taps_rows(llama_context * ctx, int32_t layer);

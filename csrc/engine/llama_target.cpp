@@ -151,7 +151,36 @@ void LlamaTarget::commit(std::span<const int32_t> path, int32_t n_past) {
     }
 }
 
-void LlamaTarget::tap(int32_t layer) { taps_enable(ctx_, layer); }
+void LlamaTarget::tap(int32_t layer) {
+    taps_enable(ctx_, layer, true);
+    taps_.push_back(layer);
+}
+
+void LlamaTarget::tap_check() {
+    try {
+        try_forward();
+    } catch (const BackendError & error) {
+        for (const int32_t layer : taps_) {
+            taps_enable(ctx_, layer, false);
+        }
+        taps_.clear();
+        clear();
+        broken_ = false; // no other thread took part
+        throw DrafterError(path_ + ": llama.cpp does not hand out what a drafter reads of a '" + architecture_ +
+                           "' target (" + error.what() + "). Use --kernels own or ggml, or no drafter");
+    }
+}
+
+// What llama.cpp aborts on in a forward is an error of loading.
+void LlamaTarget::try_forward() {
+    if (labelled_[0] > 0) {
+        return; // it has run before
+    }
+    const OneThread alone(ctx_);
+    const int32_t token = 0;
+    prefill({&token, 1}, 0, true);
+    clear();
+}
 
 const float * LlamaTarget::tapped(int32_t layer) const { return taps_rows(ctx_, layer); }
 

@@ -35,10 +35,13 @@ class LlamaTarget final : public TargetBackend {
     int32_t n_cells(int32_t n_past) override;
     void tap(int32_t layer) override;
     const float * tapped(int32_t layer) const override;
+    void tap_check() override;
 
   private:
     void load(const TargetOptions & options, const LoadProgress & progress);
     void open_context(const TargetOptions & options);
+    void check_forward();
+    void try_forward();
     void decode(const char * what, int32_t n_past);
     void labels_assign(std::span<const int32_t> parents);
     void measure_state();
@@ -51,6 +54,7 @@ class LlamaTarget final : public TargetBackend {
     llama_context * ctx_ = nullptr;
     std::unique_ptr<llama_batch> batch_;
     std::size_t n_vocab_ = 0;
+    std::vector<int32_t> taps_; // tapped blocks
 
     // A leaf of the tree is a sequence label of llama.cpp; row i carries the labels [label_lo_[i], label_hi_[i]) of the
     // leaves below it. The committed cells carry label s up to position labelled_[s] only; the rest is added when a

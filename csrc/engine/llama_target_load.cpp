@@ -51,6 +51,7 @@ LlamaTarget::LlamaTarget(const GgufFile & file, const TargetOptions & options, c
     try {
         load(options, progress);
         open_context(options);
+        check_forward();
     } catch (...) {
         if (!broken_) {
             llama_free(ctx_);
@@ -122,6 +123,15 @@ void LlamaTarget::open_context(const TargetOptions & options) {
     batch_ = std::make_unique<llama_batch>(
         llama_batch_init(static_cast<int32_t>(params.n_batch), 0, static_cast<int32_t>(params.n_seq_max)));
     labelled_.assign(static_cast<std::size_t>(params.n_seq_max), 0);
+}
+
+void LlamaTarget::check_forward() {
+    try {
+        try_forward();
+    } catch (const BackendError & error) {
+        throw ModelError(path_ + ": llama.cpp cannot run this model (" + error.what() +
+                         "). The file is damaged, or of a kind this llama.cpp does not run");
+    }
 }
 
 void llama_options_check(const TargetOptions & options) {

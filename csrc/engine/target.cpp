@@ -202,32 +202,50 @@ int32_t Target::n_kv_cells() {
 
 // ---- vocabulary ----------------------------------------------------------------------------------------------------
 
-std::vector<int32_t> Target::tokenize(const std::string & text, bool add_special, bool parse_special) const {
-    std::vector<int32_t> out(text.size() + 8);
-    const auto size = static_cast<int32_t>(text.size());
-    int32_t n = llama_tokenize(vocab_, text.data(), size, out.data(), static_cast<int32_t>(out.size()), add_special,
-                               parse_special);
-    if (n < 0) {
-        out.resize(static_cast<std::size_t>(-n));
-        n = llama_tokenize(vocab_, text.data(), size, out.data(), static_cast<int32_t>(out.size()), add_special,
-                           parse_special);
+// llama.cpp throws and aborts on what a damaged vocabulary lacks.
+template <typename Call> auto Target::ask_vocabulary(const char * what, const Call & call) const {
+    const AbortGuard guard;
+    try {
+        return call();
+    } catch (const std::exception & error) {
+        throw ModelError(path_ + ": its vocabulary cannot " + what + " (" + error.what() +
+                         "). The file is damaged: download or convert it again");
     }
-    out.resize(static_cast<std::size_t>(std::max(n, 0)));
-    return out;
+}
+
+std::vector<int32_t> Target::tokenize(const std::string & text, bool add_special, bool parse_special) const {
+    return ask_vocabulary("spell a text", [&] {
+        std::vector<int32_t> out(text.size() + 8);
+        const auto size = static_cast<int32_t>(text.size());
+        int32_t n = llama_tokenize(vocab_, text.data(), size, out.data(), static_cast<int32_t>(out.size()), add_special,
+                                   parse_special);
+        if (n < 0) {
+            out.resize(static_cast<std::size_t>(-n));
+            n = llama_tokenize(vocab_, text.data(), size, out.data(), static_cast<int32_t>(out.size()), add_special,
+                               parse_special);
+        }
+        out.resize(static_cast<std::size_t>(std::max(n, 0)));
+        if (std::any_of(out.begin(), out.end(), [&](int32_t t) { return t < 0 || t >= n_vocab_; })) {
+            throw std::out_of_range("a token it names is not there");
+        }
+        return out;
+    });
 }
 
 std::string Target::token_bytes(int32_t token, bool special) const {
     if (token < 0 || token >= n_vocab_) {
         throw std::out_of_range("token " + std::to_string(token) + " is outside the vocabulary");
     }
-    std::string out(32, '\0');
-    int32_t n = llama_token_to_piece(vocab_, token, out.data(), static_cast<int32_t>(out.size()), 0, special);
-    if (n < 0) {
-        out.resize(static_cast<std::size_t>(-n));
-        n = llama_token_to_piece(vocab_, token, out.data(), static_cast<int32_t>(out.size()), 0, special);
-    }
-    out.resize(static_cast<std::size_t>(std::max(n, 0)));
-    return out;
+    return ask_vocabulary("be read", [&] {
+        std::string out(32, '\0');
+        int32_t n = llama_token_to_piece(vocab_, token, out.data(), static_cast<int32_t>(out.size()), 0, special);
+        if (n < 0) {
+            out.resize(static_cast<std::size_t>(-n));
+            n = llama_token_to_piece(vocab_, token, out.data(), static_cast<int32_t>(out.size()), 0, special);
+        }
+        out.resize(static_cast<std::size_t>(std::max(n, 0)));
+        return out;
+    });
 }
 
 bool Target::is_eog(int32_t token) const { return llama_vocab_is_eog(vocab_, token); }

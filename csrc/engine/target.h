@@ -114,6 +114,7 @@ class Target {
 
   private:
     void open(const TargetOptions & options, const LoadProgress & progress);
+    template <typename Call> auto ask_vocabulary(const char * what, const Call & call) const;
     void check_usable() const;
     void check_tree(std::span<const int32_t> tokens, std::span<const int32_t> parents) const;
 

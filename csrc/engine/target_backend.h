@@ -75,6 +75,8 @@ class TargetBackend {
     // Keep the input rows of a block from now on; those of the last decode, [rows][n_embd].
     virtual void tap(int32_t layer) = 0;
     virtual const float * tapped(int32_t layer) const = 0;
+    // After tap(): finds out whether the backend can. Throws DrafterError, and takes the taps back, when it cannot.
+    virtual void tap_check() {}
 
     bool broken() const { return broken_; } // stopped in the middle of work: may neither be used nor freed
 

@@ -5,6 +5,7 @@
 #include "engine/error.h"
 #include "engine/ggml_graph/ggml_target.h"
 #include "engine/gguf_file.h"
+#include "engine/load_check.h"
 #include "engine/own_target.h"
 
 #include <llama.h>
@@ -49,6 +50,9 @@ Target::Target(const std::string & path, const TargetOptions & options, const Lo
     shape_ = backend_->shape();
     vocab_ = llama_model_get_vocab(backend_->model());
     n_vocab_ = llama_vocab_n_tokens(vocab_);
+    if (llama_vocab_type(vocab_) == LLAMA_VOCAB_TYPE_NONE) {
+        throw ModelError(path_ + ": no vocabulary ('tokenizer.ggml.model' says so). Convert the model again");
+    }
 }
 
 Target::~Target() = default;
@@ -61,7 +65,7 @@ std::string kernels_wanted(const TargetOptions & options) {
 void Target::open(const TargetOptions & options, const LoadProgress & progress) {
     const GgufFile file(path_);
     check_role(file);
-    if (const std::string fault = file.rotation_fault(); !fault.empty()) {
+    if (const std::string fault = load_fault(file); !fault.empty()) {
         throw ModelError(path_ + ": " + fault);
     }
     architecture_ = file.architecture();

@@ -25,4 +25,18 @@ class ThreadPool {
     ggml_threadpool * pool_ = nullptr;
 };
 
+// Lets a context decode on the calling thread alone while this lives: an abort on any other ends the process.
+class OneThread {
+  public:
+    explicit OneThread(llama_context * ctx);
+    ~OneThread();
+    OneThread(const OneThread &) = delete;
+    OneThread & operator=(const OneThread &) = delete;
+
+  private:
+    llama_context * ctx_;
+    int32_t n_threads_;
+    int32_t n_threads_batch_;
+};
+
 } // namespace adaspark

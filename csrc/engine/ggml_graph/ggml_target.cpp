@@ -83,13 +83,18 @@ std::string ggml_target_refusal(const GgufFile & file, const TargetOptions & opt
     if (wants_gpu(options) && options.n_gpu_layers > 0 && options.n_gpu_layers < spec.n_layer) {
         return "a part of its layers is offloaded to a GPU (-ngl)";
     }
-    Device device(choose_device(wants_gpu(options)), 1);
-    const std::string & flash = options.flash_attention;
-    std::string why = forward_refusal(device, spec, cache_type(options), flash != "off");
-    if (!why.empty() && flash == "auto") {
-        why = forward_refusal(device, spec, cache_type(options), false);
+    const AbortGuard guard; // of shapes that ggml does not take
+    try {
+        Device device(choose_device(wants_gpu(options)), 1);
+        const std::string & flash = options.flash_attention;
+        std::string why = forward_refusal(device, spec, cache_type(options), flash != "off");
+        if (!why.empty() && flash == "auto") {
+            why = forward_refusal(device, spec, cache_type(options), false);
+        }
+        return why;
+    } catch (const BackendError & error) {
+        return error.what();
     }
-    return why;
 }
 
 GgmlTarget::GgmlTarget(const GgufFile & file, graph::ModelSpec spec, const TargetOptions & options,

@@ -46,7 +46,7 @@ Model::Model(const graph::ModelSpec & spec, std::vector<int32_t> d2t)
         }
         t.ffn_norm = tensor(b.ffn_norm);
         if (!b.router && b.gate.type == b.up.type) {
-            t.gate_up = joined({&b.gate, &b.up});
+            t.gate_up = joined({&b.gate, &b.up}, true);
         } else {
             t.gate = tensor(b.gate);
             t.up = tensor(b.up);
@@ -78,12 +78,12 @@ void Model::attention(const graph::BlockSpec & spec, BlockTensors & out) {
     out.joined = !k ? 1 : !v ? 2 : 3;
     switch (out.joined) {
     case 3:
-        out.wqkv = joined({&spec.wq, &spec.wk, &spec.wv});
-        out.bqkv = joined({&spec.bq, &spec.bk, &spec.bv});
+        out.wqkv = joined({&spec.wq, &spec.wk, &spec.wv}, true);
+        out.bqkv = joined({&spec.bq, &spec.bk, &spec.bv}, false);
         return;
     case 2:
-        out.wqkv = joined({&spec.wq, &spec.wk});
-        out.bqkv = joined({&spec.bq, &spec.bk});
+        out.wqkv = joined({&spec.wq, &spec.wk}, true);
+        out.bqkv = joined({&spec.bq, &spec.bk}, false);
         break;
     default:
         out.wqkv = tensor(spec.wq);
@@ -105,7 +105,7 @@ ggml_tensor * Model::transposed(const graph::TensorRef & ref) {
 }
 
 // The columns of tensors of one format and input width, or the entries of vectors, one after the other.
-ggml_tensor * Model::joined(std::initializer_list<const graph::TensorRef *> refs) {
+ggml_tensor * Model::joined(std::initializer_list<const graph::TensorRef *> refs, bool matrices) {
     const graph::TensorRef & first = **refs.begin();
     if (!first) {
         return nullptr;
@@ -116,9 +116,8 @@ ggml_tensor * Model::joined(std::initializer_list<const graph::TensorRef *> refs
         k += ref->k;
         n += ref->n;
     }
-    const bool vectors = first.n == 1;
-    ggml_tensor * t = ggml_new_tensor_3d(ctx_.get(), static_cast<ggml_type>(first.type), vectors ? k : first.k,
-                                         vectors ? 1 : n, first.experts);
+    ggml_tensor * t = ggml_new_tensor_3d(ctx_.get(), static_cast<ggml_type>(first.type), matrices ? first.k : k,
+                                         matrices ? n : 1, first.experts);
     ggml_set_name(t, first.name.c_str());
     std::size_t at = 0;
     for (const graph::TensorRef * ref : refs) {

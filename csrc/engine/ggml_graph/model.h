@@ -59,8 +59,8 @@ class Model {
         std::size_t at;          // bytes into the tensor
         bool transposed = false; // F32
     };
-    ggml_tensor * tensor(const graph::TensorRef & ref) { return joined({&ref}); }
-    ggml_tensor * joined(std::initializer_list<const graph::TensorRef *> refs);
+    ggml_tensor * tensor(const graph::TensorRef & ref) { return joined({&ref}, true); }
+    ggml_tensor * joined(std::initializer_list<const graph::TensorRef *> refs, bool matrices);
     ggml_tensor * transposed(const graph::TensorRef & ref);
     void attention(const graph::BlockSpec & spec, BlockTensors & out);
 

@@ -18,6 +18,8 @@ namespace {
 constexpr int32_t kSoftmax = 1;
 constexpr int32_t kSigmoid = 2;
 
+constexpr int32_t kWidest = 1 << 24; // of any width or count
+
 struct Unsupported : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -54,7 +56,7 @@ class Reader {
 
     int32_t number(const char * suffix, int64_t fallback, int64_t least = 1) const {
         const int64_t value = file_.has(key(suffix)) ? scalar(suffix) : fallback;
-        if (value < least || value > (1 << 24)) {
+        if (value < least || value > kWidest) {
             throw Unsupported(key(suffix) + " = " + std::to_string(value));
         }
         return static_cast<int32_t>(value);
@@ -94,6 +96,9 @@ class Reader {
         out_.eps = real("attention.layer_norm_rms_epsilon", 0.0F);
         if (number("attention.value_length", out_.head_dim) != out_.head_dim) {
             throw Unsupported("values of another width than keys");
+        }
+        if (out_.n_head > kWidest / out_.head_dim) {
+            throw Unsupported(key("attention.head_count") + " = " + std::to_string(out_.n_head));
         }
         const int32_t unit = executor_ == Executor::own ? 32 : 1;
         const int32_t head_unit = executor_ == Executor::own ? kernels::kSlots : 8;
@@ -222,8 +227,8 @@ class Reader {
             return {};
         }
         const std::vector<int64_t> shape = file_.tensor_shape(name);
-        if (shape[0] != k || (n > 0 && shape[1] != n) || shape[2] != experts || shape[3] != 1 ||
-            shape[1] * experts > INT32_MAX) {
+        if (shape[0] != k || (n > 0 && shape[1] != n) || shape[2] != experts || shape[3] != 1 || k < 1 || k > kWidest ||
+            shape[1] < 1 || shape[1] > INT32_MAX / experts) {
             throw Unsupported("the shape of '" + name + "'");
         }
         used_.insert(name);
