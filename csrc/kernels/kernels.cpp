@@ -16,6 +16,11 @@
 #endif
 #endif
 
+#if defined(ADASPARK_KERNELS_X86) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace adaspark::kernels {
 
 namespace {
@@ -33,6 +38,18 @@ bool has_avx_vnni() { // leaf 7, subleaf 1, EAX bit 4; older compilers know no n
 bool has_avx512_vnni() {
     return __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vnni");
+}
+
+// Leaf 7: ECX bit 8 (GFNI), EDX bits 24 and 25 (tiles, of int8); and Linux's leave for this process to use tiles.
+bool has_amx() {
+#if defined(__linux__)
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    constexpr long kRequest = 0x1023, kTileData = 18; // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c >> 8 & 1) == 1 && (d >> 24 & 3) == 3 &&
+           syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+    return false;
+#endif
 }
 #endif
 
@@ -71,6 +88,9 @@ const Kernels * kernels_named(const char * name) {
     if (is(kAvx512Vnni) && has_avx2() && has_avx512_vnni()) {
         return &kAvx512Vnni;
     }
+    if (is(amx_table()) && has_avx2() && has_avx512_vnni() && has_amx()) {
+        return &amx_table();
+    }
 #endif
 #ifdef ADASPARK_KERNELS_ARM
     if (is(kNeon)) {
@@ -88,7 +108,7 @@ const Kernels * kernels_named(const char * name) {
 
 const Kernels & kernels_best() {
     static const Kernels & best = []() -> const Kernels & {
-        for (const char * name : {"avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "neon"}) {
+        for (const char * name : {"amx", "avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "neon"}) {
             if (const Kernels * table = kernels_named(name)) {
                 return *table;
             }

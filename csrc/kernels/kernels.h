@@ -95,8 +95,8 @@ struct Kernels {
     void (*store_value)(const float * values, int32_t n, Cache cache, void * head_values, int32_t slot);
 };
 
-// The fastest table this CPU can run, and a table by name ("portable"; "avx2", "avxvnni", "avx512vnni"; "neon",
-// "dotprod", "i8mm"); null when this build or this CPU lacks it.
+// The fastest table this CPU can run, and a table by name ("portable"; "avx2", "avxvnni", "avx512vnni", "amx";
+// "neon", "dotprod", "i8mm"); null when this build or this CPU lacks it.
 const Kernels & kernels_best();
 const Kernels * kernels_named(const char * name);
 

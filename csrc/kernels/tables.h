@@ -9,6 +9,7 @@ extern const Kernels kPortable;
 extern const Kernels kAvx2;
 extern const Kernels kAvxVnni;
 extern const Kernels kAvx512Vnni;
+const Kernels & amx_table();
 extern const Kernels kNeon;
 extern const Kernels kDotprod;
 extern const Kernels kI8mm;

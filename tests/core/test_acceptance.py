@@ -103,6 +103,8 @@ def test_rounds_without_the_drafter_leave_its_intercept_alone():
     alone = core.acceptance
     assert alone["text_intercept"] != 0.0
     assert alone["intercept"] == 0.0
+    core.begin_request(np.arange(8, dtype=np.int32), 0, 500)
+    assert core.acceptance["text_intercept"] == 0.0
     core = make_scheduler(pinned_rows=4, exploration=False, text=False)
     core.begin_request(np.arange(8, dtype=np.int32), 0, 500)
     for _ in range(8):

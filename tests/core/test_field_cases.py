@@ -245,7 +245,6 @@ def test_what_restarts_with_a_request_and_what_stays() -> None:
     serve(core, 13, requests=1)
     before = core.acceptance
     assert before["intercept"] != 0.0
-    assert before["text_intercept"] != 0.0
     assert before["offset"] != 0.0
     state = core.save()
     core.begin_request(np.arange(9, dtype=np.int32), 1, 100)

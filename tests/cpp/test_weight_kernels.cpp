@@ -19,7 +19,7 @@ constexpr Format kFormats[] = {Format::f32,  Format::f16,  Format::bf16, Format:
 
 std::vector<const Kernels *> tables() {
     std::vector<const Kernels *> out;
-    for (const char * name : {"portable", "avx2", "avxvnni", "avx512vnni", "neon", "dotprod", "i8mm"}) {
+    for (const char * name : {"portable", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "dotprod", "i8mm"}) {
         if (const Kernels * table = kernels_named(name)) {
             out.push_back(table);
         }
@@ -104,7 +104,7 @@ std::vector<float> product(const Kernels & kernels, const Case & c, int32_t firs
 TEST(products_equal_double_alone_together_and_on_every_instruction_set) {
     std::mt19937 rng(1);
     for (const Format format : kFormats) {
-        for (const int32_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17}) {
+        for (const int32_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 14, 16, 17, 43}) {
             const int32_t k = is_super(format) ? (rows % 2 + 1) * kSuper : rows % 2 == 0 ? 96 : 32;
             const Case c(format, k, 8 * rows % 40 + 3, rows, rng);
             const std::vector<float> expected = product(*kernels_named("portable"), c, 0, rows);
