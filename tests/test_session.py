@@ -378,7 +378,7 @@ def test_step_needs_a_request(load_target: LoadTarget) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"n_predict": -2}, {"temperature": -0.1}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0},
+        {"n_predict": -2}, {"temperature": -0.1}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": -0.1},
         {"top_p": 1.5}, {"min_p": -0.5}, {"min_p": 1.5}, {"arm": "tree", "arm_n": 0}, {"arm": "tree", "arm_n": 65},
         {"arm": "chain", "arm_n": -1}, {"arm": "bush"},
     ],
