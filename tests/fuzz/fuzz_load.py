@@ -1,8 +1,8 @@
 """Fuzzes the loading of GGUF files: damaged targets and drafters are opened as the program does, and decoded from.
 
-Each case runs in a process of its own, forked from a warm one. It may run, or be refused with an error that names the
-file; a signal, a sanitizer's report, an abort (also one that was caught), a hang, a great deal of memory or any other
-error is a finding, kept with its file. README.md says how to run it.
+Each case runs in a process of its own, forked from a warm one, with two GiB of memory. It may run, or be refused with an
+error that names the file; a signal, an abort (also one that was caught), a hang or any other error is a finding, kept with
+its file. README.md says how to run it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from adaspark import Engine, _engine
 from adaspark.cli.doctor import describe_pair
 from adaspark.errors import AdaSparkError, BackendError, ContextFullError
 
-SANITIZED = "asan" in os.environ.get("LD_PRELOAD", "")
-_SECONDS = 30 if SANITIZED else 10  # of processor time a case may take
+_SECONDS = 10  # of processor time a case may take
 _MEMORY = 2 << 30  # bytes a case may take
 _RAN, _REFUSED, _WRONG = 0, 3, 4  # exit codes of a case
 _ODD_PAIRS = 40
@@ -110,9 +109,8 @@ def child(case: Case, target: Path, drafter: Path | None, report: Path) -> int:
     signal.setitimer(signal.ITIMER_PROF, _SECONDS)  # of processor time, and the default action ends the process
     signal.alarm(40 * _SECONDS)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if not SANITIZED:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         run(target, drafter, case.options)
@@ -129,7 +127,7 @@ def child(case: Case, target: Path, drafter: Path | None, report: Path) -> int:
 def signature(outcome: str, report: str) -> str:
     """One name for findings of one cause: how it ended and the first line of the report that says where."""
     lines = report.splitlines()
-    patterns = (r"runtime error:", r"^FINDING", r"ASSERT|ggml aborted|terminate called|what\(\):", r"SUMMARY: ")
+    patterns = (r"^FINDING", r"ASSERT|ggml aborted|terminate called|what\(\):")
     found = next((line for p in patterns for line in lines if re.search(p, line)), lines[-1] if lines else "")
     return outcome + " " + re.sub(r"0x[0-9a-f]+|/\S*/|==\d+==", "", re.sub(r"'[^']*'|-?\d+", "#", found))[:300]
 
@@ -161,20 +159,13 @@ class Fuzzer:
                 code = child(case, target, None if case.drafter is None else drafter, report)
             finally:
                 os._exit(code)
-        _, status, usage = os.wait4(process, 0)
-        code = os.waitstatus_to_exitcode(status)
-        if usage.ru_maxrss * 1024 > 2 * _MEMORY:
-            outcome = "memory"
-        elif code in (_RAN, _REFUSED):
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code in (_RAN, _REFUSED):
             self.ends["ran" if code == _RAN else "refused"] += 1
             return None
-        else:
-            hang = code in (-signal.SIGPROF, -signal.SIGALRM)
-            outcome = "hang" if hang else signal.Signals(-code).name if code < 0 else f"exit {code}"
+        hang = code in (-signal.SIGPROF, -signal.SIGALRM)
+        outcome = "hang" if hang else signal.Signals(-code).name if code < 0 else f"exit {code}"
         text = report.read_text(errors="replace") if report.exists() else ""
-        if "allocation-size-too-big" in text or "out-of-memory" in text:
-            self.ends["refused"] += 1  # a sanitizer's allocator does not throw: other builds are asked
-            return None
         name = signature(outcome, text)
         self.ends["found"] += 1
         self.findings[name] += 1
