@@ -129,6 +129,14 @@ def test_a_message_is_utf8_and_not_endless(models: ModelFiles, tmp_path: Path, l
     assert len(message) < 2500
 
 
+def test_a_reason_is_utf8(models: ModelFiles, tmp_path: Path) -> None:
+    """What keeps a file from our own kernels may be the name of a tensor."""
+    path = tmp_path / "odd.gguf"
+    file = models.drafter(tm.DENSE, tm.DrafterSpec()).file.edit(set_tensors={"UUUU": np.zeros(4, np.float32)})
+    path.write_bytes(models.write(file).read_bytes().replace(b"UUUU", b"U\xffUU"))
+    assert "U\ufffdUU" in _engine.drafter_refusal(str(path), _engine.TargetOptions())
+
+
 def test_a_target_whose_blocks_llama_cpp_does_not_hand_out(models: ModelFiles) -> None:
     """llama.cpp aborts on it in the first forward; the target itself is whole, and stays so."""
     file = models.write(tm.qwen2(models.target(tm.DENSE).file))

@@ -1,5 +1,6 @@
 #include "engine/graph/spec.h"
 
+#include "engine/error.h"
 #include "engine/gguf_file.h"
 #include "kernels/kernels.h"
 
@@ -389,7 +390,7 @@ std::string read_spec(const GgufFile & file, ModelSpec & out, Executor executor)
     try {
         Reader(file, out, executor).read();
     } catch (const Unsupported & why) {
-        return why.what();
+        return readable(why.what()); // it may name a tensor of a damaged file
     }
     return "";
 }
