@@ -63,9 +63,9 @@ class Shape:
         return self.attention is not None
 
 
-# LFM2.5's widths and numbers of blocks are those of its model cards and of LFM2's configurations; that both sum to the
-# published parameters (2.69 and 8.3 billion) was checked. Which of its blocks have attention is a guess, which no cost
-# depends on.
+# LFM2.5's widths and numbers of blocks are those of its model cards and of LFM2's configurations. Their sums are 2.70 and 8.47
+# billion parameters, published 2.69 and 8.3 (the second with a vocabulary of half the size). Which of its blocks have
+# attention is a guess, which no cost depends on.
 SHAPES = {
     "qwen3-8b": Shape("qwen3", 36, 4096, 32, 8, 128, 12288, 151936, 1e6),
     "qwen3-4b": Shape("qwen3", 36, 2560, 32, 8, 128, 9728, 151936, 1e6, tied=True),

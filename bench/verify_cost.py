@@ -83,7 +83,8 @@ class Config:
         return time.perf_counter() - begin
 
     def takes(self, rows: int) -> bool:
-        return rows <= self.target.max_rows and (self.target.supports_tree or rows - 1 <= self.target.max_chain)
+        """Every row is taken back, the anchor's too: without trees so many as a chain has drafts."""
+        return rows <= self.target.max_rows and (self.target.supports_tree or rows <= self.target.max_chain)
 
     def host(self, rows: int, shape: str, reps: int) -> dict[str, float]:
         """Milliseconds of a verify by part; empty where the target cannot tell."""
