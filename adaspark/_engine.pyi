@@ -91,6 +91,7 @@ class TargetOptions:
     # options
     kernels: str
 
+@type_check_only
 class DeviceTimes(TypedDict):
     """Microseconds inside a device's calls so far: copies asked for, graphs started, waiting for it."""
 
