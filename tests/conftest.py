@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -29,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts background jobs with Ctrl-C ignored, and programs that the tests interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     engine_tools.DEFAULTS["kernels"] = config.getoption("--kernels")
     engine_tools.DEFAULTS["n_gpu_layers"] = config.getoption("--gpu-layers")
 
