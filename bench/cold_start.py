@@ -15,7 +15,7 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kit.engine import add_load_options, load_of
+from kit.engine import add_load_options, add_output_options, load_of
 from kit.local import Local, Reply, round_ms
 from kit.page import Table, ran_on, read_results
 from kit.prompts import Prompt, read_prompts
@@ -163,9 +163,7 @@ def _arguments() -> argparse.Namespace:
         "--pinned", type=lambda text: text.split(","), default=PINNED, help=f"default {','.join(PINNED)}"
     )
     parser.add_argument("--warm-up", type=int, default=3, help="requests of each arm that learns through the run")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, metavar="JSONL")
-    parser.add_argument("--lock", type=Path, metavar="FILE", help="hold this file's lock while a prompt is measured")
+    add_output_options(parser, "a prompt")
     return parser.parse_args()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from kit.engine import add_load_options, load_of, request_of
+from kit.engine import add_load_options, add_output_options, load_of, ranges, request_of
 from kit.learned_costs import ERROR, Measured, tables
 from kit.local import Local, Reply
 from kit.prompts import Prompt, chat_tokens, read_prompts
@@ -208,15 +208,6 @@ def _plot(path: Path, kernels: str, measured: Mapping[int, Measured]) -> None:
     save(figure, path)
 
 
-def _ranges(text: str) -> list[int]:
-    """1-8,12 stands for 1 to 8, and 12."""
-    out: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        out += range(int(first), int(last or first) + 1)
-    return out
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_load_options(parser)
@@ -224,13 +215,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--n-prompts", type=int, default=88, help="spread evenly over the file (default %(default)s)")
     parser.add_argument("--n-predict", type=int, default=128, help="tokens a reply (default %(default)s)")
     parser.add_argument("--requests", type=int, default=20, help="of both contexts together (default %(default)s)")
-    parser.add_argument("--contexts", type=_ranges, default=[300, 2000], help="tokens (default 300,2000)")
-    parser.add_argument("--rows", type=_ranges, default=list(range(1, 65)), help="default 1-64")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, metavar="JSONL")
+    parser.add_argument("--contexts", type=ranges, default=[300, 2000], help="tokens (default 300,2000)")
+    parser.add_argument("--rows", type=ranges, default=list(range(1, 65)), help="default 1-64")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="one line a width and context")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="needs matplotlib")
-    parser.add_argument("--lock", type=Path, metavar="FILE", help="hold this file's lock while a request is measured")
+    add_output_options(parser, "a request")
     return parser.parse_args()
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from kit.engine import add_load_options, load_of
+from kit.engine import add_load_options, add_output_options, load_of
 from kit.local import Local
 from kit.page import Table, ran_on, read_results
 from kit.prompts import read_prompts
@@ -175,9 +175,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--n-prompts", type=int, default=6, help="spread evenly over the file (default %(default)s)")
     parser.add_argument("--n-predict", type=int, default=1000, help="tokens a reply (default %(default)s)")
     parser.add_argument("--delay-ms", type=float, default=30.0, help="of every draft (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, metavar="JSONL")
-    parser.add_argument("--lock", type=Path, metavar="FILE", help="hold this file's lock while a prompt is measured")
+    add_output_options(parser, "a prompt")
     return parser.parse_args()
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.engine import Load, open_models
+from kit.engine import Load, open_models, ranges
 from kit.show import Bar, Lines, note
 
 from adaspark.benchmark.machine import describe, exclusive, wait_quiet
@@ -264,15 +264,6 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _ranges(text: str) -> list[int]:
-    """1-8,12 stands for 1 to 8, and 12."""
-    out: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        out += range(int(first), int(last or first) + 1)
-    return out
-
-
 def _words(text: str) -> list[str]:
     return text.split(",")
 
@@ -286,7 +277,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--flash-attention", type=_words, default=["auto"], help="of auto, on, off (default: auto)")
     parser.add_argument("--threads", type=_numbers, default=[0], help="0: the engine's default")
     parser.add_argument("--contexts", type=_numbers, default=[300, 1000, 2000], help="tokens")
-    parser.add_argument("--rows", type=_ranges, default=[1, 2, 3, 4, 6, 8, 12, 16, 32])
+    parser.add_argument("--rows", type=ranges, default=[1, 2, 3, 4, 6, 8, 12, 16, 32])
     parser.add_argument("--positions", type=_numbers, default=[1, 2, 3, 4, 5, 6, 7])
     parser.add_argument("--shape", choices=["chain", "fan"], default="chain", help="fan: all rows below the anchor")
     parser.add_argument("--reps", type=int, default=15, help="of each pass, with --passes")

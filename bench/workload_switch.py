@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from kit.engine import add_load_options, load_of
+from kit.engine import add_load_options, add_output_options, load_of
 from kit.local import SHORTEST, Local, Reply, round_ms
 from kit.page import Record, Table, ran_on, read_results
 from kit.prompts import Prompt, read_prompts
@@ -176,9 +176,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--after", type=int, default=100, help="rounds of a phase that are left out (default %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, metavar="JSONL")
-    parser.add_argument("--lock", type=Path, metavar="FILE", help="hold this file's lock while a prompt is measured")
+    add_output_options(parser, "a prompt")
     return parser.parse_args()
 
 

@@ -46,6 +46,22 @@ def add_load_options(parser: argparse.ArgumentParser, drafter: bool = True) -> N
     parser.add_argument("--engine", type=Path, metavar="FILE", help="another build of adaspark._engine to measure")
 
 
+def ranges(text: str) -> list[int]:
+    """1-8,12 stands for 1 to 8, and 12."""
+    out: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        out += range(int(first), int(last or first) + 1)
+    return out
+
+
+def add_output_options(parser: argparse.ArgumentParser, measured: str) -> None:
+    """``measured``: what the lock is held for, in words."""
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, metavar="JSONL")
+    parser.add_argument("--lock", type=Path, metavar="FILE", help=f"hold this file's lock while {measured} is measured")
+
+
 def load_of(args: argparse.Namespace) -> Load:
     return Load(
         target=str(args.target),
