@@ -25,7 +25,7 @@ from adaspark.trace import read_trace
 
 PINNED = (2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64)
 OTHERS = ("plain", "chain:3", "chain:7", "tree:8", "tree:16")
-BANDS = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64))
+BANDS = ((1, 1), (2, 4), (5, 8), (9, 16), (17, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Curve:
 
     name: str
     verify: dict[int, list[tuple[int, float]]]  # by rows: contexts and milliseconds
-    draft: list[tuple[int, float]]
+    draft: list[tuple[int, float]]  # contexts and milliseconds
 
     @property
     def contexts(self) -> list[int]:
@@ -58,7 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", type=Path, nargs="+", metavar="TRACE")
     parser.add_argument("--costs", type=Path, nargs="+", required=True, metavar="CSV", help="of verify_cost.py")
-    parser.add_argument("--draft", type=Path, required=True, metavar="CSV", help="where the drafter's times are")
+    drafter = parser.add_mutually_exclusive_group(required=True)
+    drafter.add_argument("--draft", type=Path, metavar="CSV", help="where the drafter's times are")
+    drafter.add_argument("--draft-share", type=float, metavar="X", help="a draft costs X of a verify of one row")
     parser.add_argument(
         "--commit-us", type=float, nargs=2, default=[5.0, 50.0], metavar="US", help="without and with the drafter"
     )
@@ -71,7 +73,7 @@ def main() -> None:
     told, all_arms = [], []
     names = ["-".join(map(str, sorted({low, high}))) for low, high in BANDS]
     for path in args.costs:
-        for curve in curves(path, args.draft):
+        for curve in curves(path, args.draft, args.draft_share):
             for context in curve.contexts:
                 replays = decode_all(requests, curve.at(context, longest, args.commit_us))
                 for name, replay in replays.items():
@@ -85,22 +87,26 @@ def main() -> None:
             csv.writer(file, lineterminator="\n").writerows([head, *all_arms])
     table(
         f"{len(requests)} texts, {sum(len(r.request.reply) for r in requests)} tokens",
-        ["costs", "context", "plain", "fixed", "worst", "best", "adaspark", "to best", "to each", *names],
+        ["costs", "context", "plain", "fixed", "worst", "best", "adaspark", "to best", "to each", "first", *names],
         told,
         "tokens a second; fixed: the best chain or tree; worst, best: pinned widths; to best: adaspark's rate over the best "
-        "pinned width's, to each: over that of each text's own best pinned width; then adaspark's rounds by rows, per cent",
+        "pinned width's, first: on the first text alone, to each: over that of each text's own best; then its rounds by rows, %",
     )
 
 
-def curves(path: Path, draft: Path) -> list[Curve]:
+def curves(path: Path, draft: Path | None, draft_share: float | None) -> list[Curve]:
     """One for each of the kernels in a file; the drafter's times are those of its largest block on the same kernels."""
     with path.open(encoding="utf-8") as file:
         kernels = list(dict.fromkeys(row["kernels"] for row in csv.DictReader(file)))
     out = []
     for kind in kernels:
-        blocks = times(draft, kind, "draft")
         name = f"{path.stem.removeprefix('verify_cost_')}, {kind.partition('/')[0]}"
-        out.append(Curve(name, times(path, kind, "rows"), blocks[max(blocks)]))
+        verify = times(path, kind, "rows")
+        if draft is not None:
+            blocks = times(draft, kind, "draft")
+            out.append(Curve(name, verify, blocks[max(blocks)]))
+        else:
+            out.append(Curve(name, verify, [(at, ms * (draft_share or 0.0)) for at, ms in verify[1]]))
     return out
 
 
@@ -114,9 +120,8 @@ def line(curve: str, context: int, replays: dict[str, ArmReplay]) -> list[str]:
     pinned = [name for name in rate if name.startswith("adaspark:")]
     best, worst = max(pinned, key=rate.__getitem__), min(pinned, key=rate.__getitem__)
     fixed = max(OTHERS[1:], key=rate.__getitem__)
-    each = sum(
-        min(float(replays[name].columns[i][:, 4].sum()) for name in pinned) for i in range(len(replays[best].columns))
-    )
+    spent = {name: [float(part[:, 4].sum()) for part in replays[name].columns] for name in (*pinned, "adaspark")}
+    each = sum(map(min, zip(*(spent[name] for name in pinned), strict=True)))
     shares = bands(replays["adaspark"])
     return [
         curve,
@@ -127,7 +132,8 @@ def line(curve: str, context: int, replays: dict[str, ArmReplay]) -> list[str]:
         f"{rate[best]:.0f} ({best.partition(':')[2]})",
         f"{rate['adaspark']:.0f}",
         f"{rate['adaspark'] / rate[best]:.3f}",
-        f"{each / replays['adaspark'].time_us:.3f}",
+        f"{each / sum(spent['adaspark']):.3f}",
+        f"{spent[best][0] / spent['adaspark'][0]:.3f}",
         *(f"{100 * n / max(replays['adaspark'].rounds, 1):.0f}" for n in shares),
     ]
 
