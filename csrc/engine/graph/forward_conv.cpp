@@ -6,8 +6,7 @@
 namespace adaspark::graph {
 
 void Forward::short_convolution(const BlockWeights & w, int32_t thread) {
-    norm(x_.data(), w.attn_norm, 0, rows_, w.conv_in.quantized(), thread);
-    workers_.barrier();
+    const kernels::Activations & in = normed(w.attn_norm, w.conv_in.quantized(), thread);
     Scratch & s = scratch_[static_cast<std::size_t>(thread)];
     const int32_t n = spec_.n_embd;
     const int32_t taps = spec_.conv_taps;
@@ -18,7 +17,7 @@ void Forward::short_convolution(const BlockWeights & w, int32_t thread) {
         float * parts[] = {s.gate.data(), s.c.data(), s.up.data()}; // b, c, u
         for (int32_t i = 0; i < 3; ++i) {
             const int32_t panel = (i * n + first) / kernels::kColumns;
-            kernels_.gemm({w.conv_in.format, w.conv_in.data, w.conv_in.k, panel, panel + kUnit, a_, rows_, parts[i],
+            kernels_.gemm({w.conv_in.format, w.conv_in.data, w.conv_in.k, panel, panel + kUnit, in, rows_, parts[i],
                            kernels::kBlock, nullptr, false});
         }
         for (int32_t r = 0; r < rows_; ++r) {
@@ -48,7 +47,7 @@ void Forward::short_convolution(const BlockWeights & w, int32_t thread) {
         }
     }
     workers_.barrier();
-    gemm(w.conv_out, inner_, share(w.conv_out.panels(), thread), x_.data(), n, nullptr, true);
+    product(w.conv_out, inner_, x_.data(), n, true, thread);
 }
 
 } // namespace adaspark::graph

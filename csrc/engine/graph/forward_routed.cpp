@@ -157,7 +157,9 @@ kernels::Activations Forward::inner_of(const Groups & g, std::size_t i) const {
 
 void Forward::routed(const BlockWeights & w, int32_t thread) {
     const int64_t ld_router = static_cast<int64_t>(w.router.panels()) * kernels::kColumns;
-    gemm(w.router, a_, share(w.router.panels(), thread), router_.data(), ld_router, nullptr, false);
+    norm(x_.data(), w.ffn_norm, 0, rows_, w.gate.quantized() || w.up.quantized() || w.router.quantized(), thread);
+    workers_.barrier();
+    product(w.router, a_, router_.data(), ld_router, false, thread);
     workers_.barrier();
     const Share mine = share(rows_, thread);
     for (int32_t r = mine.begin; r < mine.end; ++r) {
@@ -174,9 +176,7 @@ void Forward::routed(const BlockWeights & w, int32_t thread) {
                   const Matrix up = w.up.part(g.expert[i], spec_.n_expert);
                   const kernels::Activations in = rows_of(g, i, w, s);
                   const kernels::Activations out = inner_of(g, i);
-                  for (int32_t unit = begin; unit < end; ++unit) {
-                      inner_unit(gate, up, in, out.rows, unit, w.down.quantized(), out, spec_.n_ff_expert, s);
-                  }
+                  inner_units(gate, up, in, out.rows, begin, end, w.down.quantized(), out, spec_.n_ff_expert, s);
               });
     workers_.barrier();
     each_part(g, spec_.n_embd / kernels::kColumns, thread, workers_.size(),
