@@ -317,8 +317,9 @@ inline void values(const Attend & t, const int32_t * slots, int32_t count, int32
             each<VB>([&](auto j) { acc[n * VB + j] = fma(v[j], weight, acc[n * VB + j]); });
         });
     }
-    each<NQ>(
-        [&](auto n) { each<VB>([&](auto j) { store(t.out[query + n] + kPartial + dim + kWide * j, acc[n * VB + j]); }); });
+    each<NQ>([&](auto n) {
+        each<VB>([&](auto j) { store(t.out[query + n] + kPartial + dim + kWide * j, acc[n * VB + j]); });
+    });
 }
 
 template <Cache C, int NQ, int VB = vectors_at_once(NQ)>

@@ -10,9 +10,8 @@ void Forward::short_convolution(const BlockWeights & w, int32_t thread) {
     Scratch & s = scratch_[static_cast<std::size_t>(thread)];
     const int32_t n = spec_.n_embd;
     const int32_t taps = spec_.conv_taps;
-    const Share mine = share(n / kernels::kBlock, thread);
     // Everything of 32 channels on one thread: b, c and u, the inputs b * u of all rows, the sums over their taps.
-    for (int32_t unit = mine.begin; unit < mine.end; ++unit) {
+    const auto channels = [&](int32_t unit) {
         const int32_t first = unit * kernels::kBlock;
         float * parts[] = {s.gate.data(), s.c.data(), s.up.data()}; // b, c, u
         for (int32_t i = 0; i < 3; ++i) {
@@ -45,7 +44,13 @@ void Forward::short_convolution(const BlockWeights & w, int32_t thread) {
                 kernels_.quantize(out, first, kernels::kBlock, r, inner_);
             }
         }
-    }
+    };
+    const int32_t units = n / kernels::kBlock;
+    workers_.spread(units, thread, piece(units), [&](int32_t begin, int32_t end) {
+        for (int32_t unit = begin; unit < end; ++unit) {
+            channels(unit);
+        }
+    });
     workers_.barrier();
     product(w.conv_out, inner_, x_.data(), n, true, thread);
 }
