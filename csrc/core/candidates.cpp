@@ -40,7 +40,7 @@ void ChainBuilder::read_chain(const SuffixIndex & index, int32_t length, int32_t
     int32_t n = 0;
     while (n < depth) {
         const int32_t * end = context_ + length + n;
-        const Proposal found = index.propose(end, length + n);
+        const Proposal found = length + n == tail_ ? index.propose_behind(end, length) : index.propose(end, length + n);
         if (found.slot < 0) {
             break;
         }
