@@ -11,6 +11,50 @@ void RequestBias::step(double gradient, double squared_gradient, double cap) noe
         std::clamp(value - kPerRequestRate * gradient / (1.0 + std::sqrt(squared)), -kPerRequestBand, kPerRequestBand);
 }
 
+namespace {
+
+// Steps of the buckets, one after the other. The state of the one at hand stays in registers: mostly the next step is
+// the same bucket's, and waits for this one.
+class BucketSteps {
+  public:
+    BucketSteps(AcceptanceModel & model, int32_t first) noexcept : model_(model) { load(first); }
+    BucketSteps(const BucketSteps &) = delete;
+    BucketSteps & operator=(const BucketSteps &) = delete;
+    ~BucketSteps() { keep(); }
+
+    void step(int32_t index, double gradient, int32_t labels) noexcept {
+        if (index != index_) {
+            keep();
+            load(index);
+        }
+        ftrl_accumulate(at_, gradient, weight_, kBucketRule);
+        weight_ = ftrl_deviation(at_, kGate * at_.root_n, kBucketRule);
+        const uint32_t more = static_cast<uint32_t>(labels);
+        labels_ = labels_ + more < labels_ ? UINT32_MAX : labels_ + more;
+    }
+
+  private:
+    void load(int32_t index) noexcept {
+        index_ = index;
+        at_ = model_.bucket[index];
+        weight_ = model_.bucket_weight[index];
+        labels_ = model_.bucket_labels[index];
+    }
+    void keep() noexcept {
+        model_.bucket[index_] = at_;
+        model_.bucket_weight[index_] = weight_;
+        model_.bucket_labels[index_] = labels_;
+    }
+
+    AcceptanceModel & model_;
+    int32_t index_ = 0;
+    FtrlCoordinate at_;
+    double weight_ = 0.0;
+    uint32_t labels_ = 0;
+};
+
+} // namespace
+
 AcceptanceModel::AcceptanceModel() noexcept : dense{} {
     // The prior follows from what the features mean: the pick's odds against everything else are the head's; half of
     // the rest is a sibling (ln 2 = -ln(1 - 1/2)), shared out by r.
@@ -63,56 +107,60 @@ void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPr
     }
 }
 
-void AcceptanceModel::step_bucket(int32_t index, double gradient, uint32_t labels) noexcept {
-    bucket_weight[index] = ftrl_gated_step(bucket[index], gradient, bucket_weight[index], 0.0, kBucketRule);
-    const uint32_t before = bucket_labels[index];
-    bucket_labels[index] = before + labels < before ? UINT32_MAX : before + labels;
-}
-
-void AcceptanceModel::learn_evidence(const GroupText & g, int32_t siblings, double e_pick, double e_siblings,
-                                     double e_agreed) noexcept {
-    const int32_t bucket = text_bucket(g.slot, g.run);
-    if (g.agreed == 0) {
-        step_bucket(kAgreedPick + bucket, e_pick, 1);
-    } else {
-        step_bucket(kContraPick + g.slot, e_pick, 1);
-    }
-    if (g.agreed > 0) {
-        step_bucket(kAgreedSibling + bucket, e_agreed, 1);
-        e_siblings -= e_agreed;
-        --siblings;
-    }
-    step_bucket(kContraSibling + g.slot, e_siblings, static_cast<uint32_t>(siblings));
-}
-
 void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, const RoundPrices & p,
                             const Labels & labels) noexcept {
     // Every gradient is taken at the round's probabilities, so that none depends on the steps before it.
-    alignas(32) double gradient[kMaxRows][kDenseLanes];
-    kernels().block_gradients(f.block, p.block, labels.hit, labels.groups, gradient);
-    for (int32_t i = 0; i < labels.count; ++i) {
-        double all = 0.0; // sum of p - y over the parent's candidates
-        if (const int32_t text = labels.text[i]; text >= 0) {
-            all = p.text[text] - (labels.text_hit(i) ? 1.0 : 0.0);
-            step_bucket(kTextOnly + text_bucket(set.text_slot[text], set.text_run[text]), all, 1);
+    alignas(32) double gradient[kMaxBlock][kGradients];
+    double all[kMaxRows]; // by parent: sum of p - y over its candidates; then its gradient of the context slope
+    kernels().block_gradients(f.block, p.block, labels.hit, labels.groups, gradient, all);
+    {
+        BucketSteps steps(*this, kTextOnly);
+        const auto text_step = [&](int32_t i, int32_t text) {
+            const double e = p.text[text] - (labels.text_hit(i) ? 1.0 : 0.0);
+            steps.step(kTextOnly + text_bucket(set.text_slot[text], set.text_run[text]), e, 1);
+            return e;
+        };
+        RequestBias bias = intercept;
+        for (int32_t i = 0; i < labels.groups; ++i) {
+            const double e = (labels.text[i] >= 0 ? text_step(i, labels.text[i]) : 0.0) + all[i];
+            bias.step(e, e * e, kInterceptCap);
+            all[i] = e * f.context;
         }
-        double * g = gradient[i];
-        if (i < labels.groups) {
-            if (const GroupText & text = set.group[i]; text.slot >= 0) {
-                const double e_agreed =
-                    text.agreed > 0 ? p.block[i][text.agreed] - (labels.hit[i] == text.agreed ? 1.0 : 0.0) : 0.0;
-                learn_evidence(text, set.top_k - 1, g[0], g[3], e_agreed);
-            }
-            all += g[8];
-        } else {
-            g[9] = g[10] = g[11] = 0.0;
+        intercept = bias;
+        bias = text_intercept;
+        for (int32_t i = labels.groups; i < labels.count; ++i) {
+            const double e = text_step(i, labels.text[i]);
+            bias.step(e, e * e, kInterceptCap);
+            all[i] = e * f.context;
         }
-        g[8] = all * f.context;
-        (i < labels.groups ? intercept : text_intercept).step(all, all * all, kInterceptCap);
+        text_intercept = bias;
     }
-    kernels().ftrl_steps(dense, gradient, labels.groups, 0);
-    if (labels.count > labels.groups) { // text-only parents move the context slope alone
-        kernels().ftrl_steps(dense, gradient + labels.groups, labels.count - labels.groups, 8);
+    kernels().ftrl_steps(dense, gradient, labels.groups, all, labels.count);
+    if (set.proposals == 0) {
+        return;
+    }
+    BucketSteps picks(*this, kAgreedPick);
+    for (int32_t i = 0; i < labels.groups; ++i) {
+        if (const GroupText & t = set.group[i]; t.slot >= 0) {
+            picks.step(t.agreed == 0 ? kAgreedPick + text_bucket(t.slot, t.run) : kContraPick + t.slot, gradient[i][0],
+                       1);
+        }
+    }
+    BucketSteps siblings(*this, kAgreedSibling);
+    for (int32_t i = 0; i < labels.groups; ++i) {
+        const GroupText & t = set.group[i];
+        if (t.slot < 0) {
+            continue;
+        }
+        double e = gradient[i][3];
+        int32_t others = set.top_k - 1;
+        if (t.agreed > 0) {
+            const double e_agreed = p.block[i][t.agreed] - (labels.hit[i] == t.agreed ? 1.0 : 0.0);
+            siblings.step(kAgreedSibling + text_bucket(t.slot, t.run), e_agreed, 1);
+            e -= e_agreed;
+            --others;
+        }
+        siblings.step(kContraSibling + t.slot, e, others);
     }
 }
 

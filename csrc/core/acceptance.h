@@ -94,12 +94,6 @@ class AcceptanceModel {
         }
         a(bucket_weight, bucket_labels);
     }
-
-  private:
-    // Steps of the buckets of a drafter group's text; `e` of the pick, of the siblings together and of the agreed lane.
-    void learn_evidence(const GroupText & text, int32_t siblings, double e_pick, double e_siblings,
-                        double e_agreed) noexcept;
-    void step_bucket(int32_t index, double gradient, uint32_t labels) noexcept;
 };
 
 // Bucket of a text-only node, and of an agreed one within its family.

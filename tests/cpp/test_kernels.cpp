@@ -160,15 +160,16 @@ TEST(ftrl_lanes_match_one_coordinate_at_a_time) {
         }
         const FtrlRule rule{.alpha = kAcceptAlpha};
         for (int step = 0; step < 3000; ++step) {
-            alignas(32) double gradient[1][kDenseLanes];
-            double * g = gradient[0];
-            for (int i = 0; i < kDenseLanes; ++i) {
+            alignas(32) double gradient[1][kGradients];
+            double slope[4] = {};
+            for (int i = 0; i < kDense; ++i) {
+                double * g = i < kGradients ? gradient[0] : slope - kGradients;
                 g[i] = (step + i) % 3 == 0 ? 0.0 : 0.2 * normal(random) + 0.05 * (i % 2);
                 if (g[i] != 0.0) {
                     weight[i] = ftrl_gated_step(single[i], g[i], weight[i], lanes.prior[i], rule);
                 }
             }
-            k->ftrl_steps(lanes, gradient, 1, 0);
+            k->ftrl_steps(lanes, gradient, 1, slope, 1);
         }
         for (int i = 0; i < kDenseLanes; ++i) {
             CHECK(near(lanes.weight[i], weight[i], 1e-10));
@@ -209,7 +210,7 @@ TEST(x86_variants_give_the_same_bits) {
     struct State {
         BlockFeatures features;
         alignas(32) float p[kMaxBlock][kTopK], head[kMaxBlock][kTopK], text_p[kMaxBlock + 8], path_q[kMaxBlock * kTopK];
-        alignas(32) double gradient[kMaxBlock][kDenseLanes], likelihood[kMaxBlock];
+        alignas(32) double gradient[kMaxBlock][kGradients], all[kMaxBlock], likelihood[kMaxBlock];
         LawLanes law;
         FtrlLanes dense;
         WidthLanes widths;
@@ -246,8 +247,9 @@ TEST(x86_variants_give_the_same_bits) {
             std::fill_n(s->likelihood, kMaxBlock, 1.0); // whole vectors of positive numbers
             k.block_likelihood(s->p, kTopK, hit, n, s->likelihood);
             k.log(s->likelihood, n);
-            k.block_gradients(s->features, s->p, hit, n, s->gradient);
-            k.ftrl_steps(s->dense, s->gradient, n, 0);
+            k.block_gradients(s->features, s->p, hit, n, s->gradient, s->all);
+            std::fill(s->all + n, s->all + kMaxBlock, 0.0);
+            k.ftrl_steps(s->dense, s->gradient, n, s->all, n);
             k.law_step(s->law, phi, n % 3 == 0 ? 0.85 : -0.15);
             std::copy_n(s->dense.weight, kDenseLanes, s->widths.weight[round % kBasis]);
             std::fill_n(s->widths.high, kMaxWidths, 2.0);
@@ -272,7 +274,7 @@ TEST(gradients_are_those_of_the_scores) {
     for (const Kernels * k : variants) {
         auto f = std::make_unique<BlockFeatures>();
         alignas(32) float p[kMaxBlock][kTopK];
-        alignas(32) double gradient[kMaxBlock][kDenseLanes];
+        alignas(32) double gradient[kMaxBlock][kGradients], all[kMaxBlock];
         int32_t hit[kMaxBlock];
         const auto uniform = [&] { return static_cast<float>(random() % 1000) / 1000.0F; };
         for (int i = 0; i < kMaxBlock; ++i) {
@@ -284,7 +286,7 @@ TEST(gradients_are_those_of_the_scores) {
                 f->log_r[i][l] = l == 0 ? 0.0F : -uniform();
             }
         }
-        k->block_gradients(*f, p, hit, kMaxBlock, gradient);
+        k->block_gradients(*f, p, hit, kMaxBlock, gradient, all);
         for (int i = 0; i < kMaxBlock; ++i) {
             double want[kDense] = {};
             for (int l = 0; l < kTopK; ++l) {
@@ -302,9 +304,10 @@ TEST(gradients_are_those_of_the_scores) {
                 want[7] += e * i;
                 want[8] += e;
             }
-            for (int j = 0; j < kDense; ++j) {
+            for (int j = 0; j < kGradients; ++j) {
                 CHECK(near(gradient[i][j], want[j], 1e-13));
             }
+            CHECK(near(all[i], want[8], 1e-13));
         }
     }
 }
