@@ -2,6 +2,7 @@
 #include "core/scheduler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <limits>
 
@@ -88,9 +89,27 @@ void Scheduler::order_candidates(int32_t limit) noexcept {
         ordered_ = 0;
         rank_candidates(limit);
     }
+    mark_text();
     sums_.ranks = 0;
     sums_.draft[1] = sums_.text[1] = 0.0;
     extend_sums(limit);
+}
+
+void Scheduler::mark_text() noexcept {
+    std::fill(std::begin(as_text_), std::end(as_text_), uint64_t{0});
+    if (set_.proposals == 0) {
+        return;
+    }
+    const int32_t base = set_.text_base();
+    for (int32_t i = 0; i < set_.positions; ++i) {
+        const int32_t lane = set_.group[i].agreed;
+        as_text_[i / 8] |= (lane >= 0 ? uint64_t{1} << lane : 0U) << (i % 8 * kTopK);
+    }
+    const uint64_t all = (uint64_t{1} << set_.text) - 1;
+    as_text_[base / 64] |= all << (base % 64);
+    if (base % 64 != 0) {
+        as_text_[base / 64 + 1] |= all >> (64 - base % 64);
+    }
 }
 
 void Scheduler::rank_candidates(int32_t limit) noexcept {
@@ -102,7 +121,6 @@ void Scheduler::rank_candidates(int32_t limit) noexcept {
 
 void Scheduler::extend_sums(int32_t limit) noexcept {
     rank_candidates(limit);
-    const int32_t base = set_.text_base();
     const int32_t end = std::min(limit, order_.count);
     if (set_.proposals == 0) { // no text: one sum
         double sum = sums_.draft[sums_.ranks + 1];
@@ -116,11 +134,12 @@ void Scheduler::extend_sums(int32_t limit) noexcept {
     }
     double sum[2] = {sums_.draft[sums_.ranks + 1], sums_.text[sums_.ranks + 1]};
     for (int32_t r = sums_.ranks; r < end; ++r) {
+        // Branch-free: whose rank comes next is a toss-up.
         const int32_t i = order_.index[r];
-        const bool text = i >= base || set_.group[i / kTopK].agreed == i % kTopK;
-        const double q = order_.path_q[i];
-        sum[0] += text ? 0.0 : q;
-        sum[1] += text ? q : 0.0;
+        const uint64_t text = uint64_t{0} - static_cast<uint64_t>(counts_as_text(i)); // all ones or none
+        const uint64_t q = std::bit_cast<uint64_t>(static_cast<double>(order_.path_q[i]));
+        sum[0] += std::bit_cast<double>(q & ~text);
+        sum[1] += std::bit_cast<double>(q & text);
         sums_.draft[r + 2] = sum[0];
         sums_.text[r + 2] = sum[1];
     }

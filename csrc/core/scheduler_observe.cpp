@@ -163,9 +163,8 @@ void Scheduler::learn_gains(std::span<const int32_t> path) noexcept {
     int32_t above[2] = {0, 0}; // realised, [drafter, text]
     int32_t below[2] = {0, 0};
     for (const int32_t row : path.subspan(1)) {
-        const int32_t i = tree_.candidate[row];
         const int32_t rank = tree_.rank[row];
-        const int32_t text = i >= set_.text_base() || set_.group[i / kTopK].agreed == i % kTopK ? 1 : 0;
+        const int32_t text = counts_as_text(tree_.candidate[row]) ? 1 : 0;
         const int32_t high = rank >= kReferenceRows - 1 ? 1 : 0;
         const int32_t low = rank >= narrow - 1 && rank < middle - 1 ? 1 : 0;
         above[1] += high & text;

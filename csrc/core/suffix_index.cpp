@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cstring>
 
 namespace adaspark::core {
 
@@ -14,15 +13,27 @@ namespace {
 constexpr int32_t kBucketSteps = 32; // entries of a copy bucket looked at, other keys' included
 
 uint64_t pair_at(const int32_t * p) noexcept {
-    uint64_t v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
+    return static_cast<uint32_t>(p[0]) | static_cast<uint64_t>(static_cast<uint32_t>(p[1])) << 32;
 }
 
 uint64_t mix(uint64_t a, uint64_t b) noexcept {
     const uint64_t h = (a * 0x9E3779B97F4A7C15ULL) ^ std::rotl(b * 0xC2B2AE3D27D4EB4FULL, 31);
     return (h ^ (h >> 29)) * 0xBF58476D1CE4E5B9ULL;
 }
+
+// The hashes of contexts that follow each other, from registers: a pair loaded over two fresh stores would wait.
+struct RollingHash {
+    uint64_t word[4] = {}; // the last tokens, oldest first
+
+    void push(int32_t token) noexcept {
+        word[0] = word[1];
+        word[1] = word[2];
+        word[2] = word[3];
+        word[3] = static_cast<uint32_t>(token);
+    }
+    uint64_t three() const noexcept { return mix(word[1] | word[2] << 32, word[3]); }
+    uint64_t four() const noexcept { return mix(word[0] | word[1] << 32, word[2] | word[3] << 32); }
+};
 
 uint64_t hash_three(const int32_t * end) noexcept { return mix(pair_at(end - 3), static_cast<uint32_t>(end[-1])); }
 
@@ -184,6 +195,18 @@ Proposal SuffixIndex::propose(const int32_t * end, int32_t available, const Matc
     return f.epoch == epoch_ ? Proposal{f.token[0], f.count[0] >= 2 ? 1 : 0, 0, 0} : Proposal{};
 }
 
+uint32_t SuffixIndex::may_follow(const int32_t * tokens, int32_t count) const noexcept {
+    RollingHash hash;
+    hash.push(tokens[0]);
+    hash.push(tokens[1]);
+    uint32_t may = 0;
+    for (int32_t i = 0; i < count; ++i) {
+        hash.push(tokens[i + 2]);
+        may |= (seen(hash.three()) ? 1U : 0U) << i;
+    }
+    return may;
+}
+
 Proposal SuffixIndex::propose_behind(const int32_t * end, int32_t available) const noexcept {
     return propose(end, available, grown(end, size_ + 1));
 }
@@ -238,6 +261,7 @@ inline void SuffixIndex::score(int32_t slot, bool right) noexcept {
     right_[slot] += right ? 1 : 0;
 }
 
+// Of a token that is in its place behind the text.
 inline void SuffixIndex::append_hashed(int32_t token, uint64_t hash, uint32_t home) noexcept {
     const int32_t * end = tokens_.data() + size_;
     Link link{-1, 0};
@@ -265,7 +289,6 @@ inline void SuffixIndex::append_hashed(int32_t token, uint64_t hash, uint32_t ho
         head = size_;
     }
     link_[static_cast<size_t>(size_)] = link;
-    tokens_[static_cast<size_t>(size_)] = token;
     ++size_;
 }
 
@@ -276,11 +299,15 @@ void SuffixIndex::append(std::span<const int32_t> tokens) noexcept {
     while (!tokens.empty() && size_ < capacity_) {
         const size_t n = std::min({tokens.size(), kAhead, static_cast<size_t>(capacity_ - size_)});
         int32_t * next = tokens_.data() + size_; // beyond size_, so not yet text
-        std::copy_n(tokens.data(), n, next);
-        for (size_t i = 0; i < n; ++i) {
-            const int32_t before = size_ + static_cast<int32_t>(i);
-            hash[i] = before >= kFollowerKey ? hash_three(next + i) : 0;
-            home[i] = before >= kCopyKey ? copy_home(next + i) : 0;
+        RollingHash last;
+        for (int32_t i = kCopyKey; i > 0; --i) {
+            last.push(size_ >= i ? next[-i] : 0);
+        }
+        for (size_t i = 0; i < n; ++i) { // a text shorter than its keys is not looked up
+            hash[i] = last.three();
+            home[i] = static_cast<uint32_t>(last.four() >> head_shift_);
+            last.push(tokens[i]);
+            next[i] = tokens[i];
             __builtin_prefetch(&followers_[static_cast<uint32_t>(hash[i]) & follower_mask_]);
             __builtin_prefetch(&head_[home[i]]);
         }

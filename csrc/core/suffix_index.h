@@ -46,6 +46,10 @@ class SuffixIndex {
     // The same for the index's text and one token behind it.
     Proposal propose_behind(const int32_t * end, int32_t available) const noexcept;
 
+    // Bit i: something may have followed tokens i, i + 1 and i + 2. `count` <= 32 contexts. Where it is 0, propose()
+    // finds nothing.
+    uint32_t may_follow(const int32_t * tokens, int32_t count) const noexcept;
+
     std::span<const int32_t> tokens() const noexcept { return {tokens_.data(), static_cast<size_t>(size_)}; }
 
     // Top-1 precision of each slot on this request's committed text: (right + 1) / (proposed + 2).
