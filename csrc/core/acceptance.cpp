@@ -64,46 +64,54 @@ AcceptanceModel::AcceptanceModel() noexcept : dense{} {
     std::copy(std::begin(dense.prior), std::end(dense.prior), dense.weight);
 }
 
-void AcceptanceModel::price(const CandidateSet & set, RoundFeatures & f, RoundPrices & out) const noexcept {
+void AcceptanceModel::price(const CandidateSet & set, const RoundFeatures & f, RoundPrices & out) const noexcept {
     const int32_t n = set.positions;
     const double context_term = dense.weight[8] * f.context;
     const ScoreTerms terms{dense.weight, context_term + intercept.value, dense.weight[7], set.top_k};
     alignas(32) float group_p[kMaxBlock + 8];
     if (set.proposals == 0) {
-        kernels().block_softmax(f.block, terms, nullptr, nullptr, n, out.block, group_p);
+        kernels().block_softmax(f.block, terms, nullptr, n, out.block, group_p);
         return;
     }
     // Text-only nodes that compete with drafter candidates enter their softmax; the others stand against NONE alone.
-    alignas(32) float group_text[kMaxBlock + 8];
     const float beside = static_cast<float>(intercept.value - text_intercept.value);
     for (int32_t t = 0; t < set.text; ++t) {
         const int32_t slot = set.text_slot[t];
         const double own = f.text_base[slot] + bucket_weight[kTextOnly + text_bucket(slot, set.text_run[t])];
         out.text[t] = static_cast<float>(own + context_term + text_intercept.value);
     }
+    // By slot, from 1 on; 0 is for no proposal. Without branches: which picks the text agrees with is a toss-up.
+    double strength[kSlots + 1] = {};
+    float pick[kSlots + 1] = {};
+    float sibling[kSlots + 1] = {};
+    for (int32_t slot = 0; slot < kSlots; ++slot) {
+        strength[slot + 1] = std::max(0.0, f.text_base[slot]);
+        pick[slot + 1] = static_cast<float>(bucket_weight[kContraPick + slot] - strength[slot + 1]);
+        sibling[slot + 1] = static_cast<float>(bucket_weight[kContraSibling + slot] - strength[slot + 1]);
+    }
+    TextEvidence evidence;
     for (int32_t i = 0; i < n; ++i) {
         const GroupText & g = set.group[i];
-        group_text[i] = g.child >= 0 ? out.text[g.child] + beside : kScoreNone;
-        if (g.slot < 0) {
-            std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), 0.0F);
-            continue;
-        }
-        const double strength = std::max(0.0, f.text_base[g.slot]);
-        const float sibling = static_cast<float>(bucket_weight[kContraSibling + g.slot] - strength);
-        std::fill(std::begin(f.evidence[i]), std::end(f.evidence[i]), sibling);
-        f.evidence[i][0] = static_cast<float>(bucket_weight[kContraPick + g.slot] - strength);
-        if (g.agreed >= 0) {
-            const int32_t family = g.agreed == 0 ? kAgreedPick : kAgreedSibling;
-            f.evidence[i][g.agreed] = static_cast<float>(bucket_weight[family + text_bucket(g.slot, g.run)] + strength);
-        }
+        const int32_t slot = g.slot + 1;
+        const int32_t bucket = text_bucket(std::max<int32_t>(g.slot, 0), g.run);
+        const float score = out.text[std::max<int32_t>(g.child, 0)] + beside;
+        evidence.pick[i] = pick[slot];
+        evidence.sibling[i] = sibling[slot];
+        evidence.agreed[i] =
+            static_cast<float>(bucket_weight[(g.agreed == 0 ? kAgreedPick : kAgreedSibling) + bucket] + strength[slot]);
+        evidence.lane[i] = g.agreed;
+        evidence.text[i] = g.child >= 0 ? score : kScoreNone;
     }
-    std::fill_n(group_text + n, 7, kScoreNone);
+    for (int32_t i = n; i % 8 != 0; ++i) { // whole vectors
+        evidence.pick[i] = evidence.sibling[i] = evidence.agreed[i] = 0.0F;
+        evidence.lane[i] = -1;
+        evidence.text[i] = kScoreNone;
+    }
     kernels().sigmoid(out.text, set.text);
-    kernels().block_softmax(f.block, terms, f.evidence, group_text, n, out.block, group_p);
+    kernels().block_softmax(f.block, terms, &evidence, n, out.block, group_p);
     for (int32_t i = 0; i < n; ++i) {
-        if (set.group[i].child >= 0) {
-            out.text[set.group[i].child] = group_p[i];
-        }
+        const int32_t child = set.group[i].child;
+        out.text[child >= 0 ? child : kMaxText] = group_p[i]; // the last one is spare
     }
 }
 

@@ -36,6 +36,15 @@ struct ScoreTerms {
     int32_t top_k;         // lanes in use
 };
 
+// What the text adds to the scores of Eq. (6), by position; zero where it proposes nothing.
+struct alignas(32) TextEvidence {
+    float pick[kMaxBlock]; // to the pick's score
+    float sibling[kMaxBlock];
+    float agreed[kMaxBlock]; // to that of the lane below, instead
+    int32_t lane[kMaxBlock]; // that the text agrees with, -1 = none
+    float text[kMaxBlock];   // score of the position's text-only candidate, below -1e29 = none
+};
+
 // Weights of the width table, one lane a width, sorted by width.
 struct alignas(32) WidthLanes {
     double weight[kBasis][kMaxWidths]; // normalised law
@@ -73,11 +82,10 @@ struct Kernels {
     // `logits` [n][kTopK], largest first, unused lanes -inf; `head` [n] in [0, 1].
     void (*block_features)(const float * logits, const float * head, int32_t n, BlockFeatures & out) noexcept;
 
-    // Eq. (6) over a block. `evidence` [n][kTopK] is added to the scores; `text_score` [n] is the score of the
-    // position's text-only candidate, or below -1e30; both null where the text says nothing. Results: `p` [n][kTopK]
-    // and `text_p` [n] (0 where none). Arrays are padded to a multiple of 8 positions.
-    void (*block_softmax)(const BlockFeatures & features, const ScoreTerms & terms, const float (*evidence)[kTopK],
-                          const float * text_score, int32_t n, float (*p)[kTopK], float * text_p) noexcept;
+    // Eq. (6) over a block; `evidence` null where the text says nothing. Results: `p` [n][kTopK] and `text_p` [n], the
+    // position's text-only candidate (0 where none). Arrays are padded to a multiple of 8 positions.
+    void (*block_softmax)(const BlockFeatures & features, const ScoreTerms & terms, const TextEvidence * evidence,
+                          int32_t n, float (*p)[kTopK], float * text_p) noexcept;
 
     // In place: x -> 1 / (1 + exp(-x)). `x` is padded to a multiple of 8.
     void (*sigmoid)(float * x, int32_t n) noexcept;

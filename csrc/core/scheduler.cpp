@@ -2,7 +2,6 @@
 #include "core/scheduler.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <limits>
 
@@ -122,24 +121,26 @@ void Scheduler::rank_candidates(int32_t limit) noexcept {
 void Scheduler::extend_sums(int32_t limit) noexcept {
     rank_candidates(limit);
     const int32_t end = std::min(limit, order_.count);
-    if (set_.proposals == 0) { // no text: one sum
-        double sum = sums_.draft[sums_.ranks + 1];
+    if (set_.proposals == 0 || set_.positions == 0) { // one source: one sum
+        double * own = set_.positions == 0 ? sums_.text : sums_.draft;
+        double * other = set_.positions == 0 ? sums_.draft : sums_.text;
+        double sum = own[sums_.ranks + 1];
         for (int32_t r = sums_.ranks; r < end; ++r) {
             sum += order_.path_q[order_.index[r]];
-            sums_.draft[r + 2] = sum;
-            sums_.text[r + 2] = 0.0;
+            own[r + 2] = sum;
+            other[r + 2] = 0.0;
         }
         sums_.ranks = std::max(sums_.ranks, end);
         return;
     }
     double sum[2] = {sums_.draft[sums_.ranks + 1], sums_.text[sums_.ranks + 1]};
     for (int32_t r = sums_.ranks; r < end; ++r) {
-        // Branch-free: whose rank comes next is a toss-up.
+        static constexpr double share[2][2] = {{1.0, 0.0}, {0.0, 1.0}}; // no branch: whose rank is next is a toss-up
         const int32_t i = order_.index[r];
-        const uint64_t text = uint64_t{0} - static_cast<uint64_t>(counts_as_text(i)); // all ones or none
-        const uint64_t q = std::bit_cast<uint64_t>(static_cast<double>(order_.path_q[i]));
-        sum[0] += std::bit_cast<double>(q & ~text);
-        sum[1] += std::bit_cast<double>(q & text);
+        const double q = order_.path_q[i];
+        const double * of = share[counts_as_text(i) ? 1 : 0];
+        sum[0] += q * of[0];
+        sum[1] += q * of[1];
         sums_.draft[r + 2] = sum[0];
         sums_.text[r + 2] = sum[1];
     }

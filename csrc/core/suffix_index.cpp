@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <cstring>
 
 namespace adaspark::core {
 
@@ -12,7 +13,13 @@ namespace {
 
 constexpr int32_t kBucketSteps = 32; // entries of a copy bucket looked at, other keys' included
 
-uint64_t pair_at(const int32_t * p) noexcept {
+uint64_t pair_at(const int32_t * p) noexcept { // to be compared
+    uint64_t v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+uint64_t word(const int32_t * p) noexcept { // to be hashed
     return static_cast<uint32_t>(p[0]) | static_cast<uint64_t>(static_cast<uint32_t>(p[1])) << 32;
 }
 
@@ -23,19 +30,19 @@ uint64_t mix(uint64_t a, uint64_t b) noexcept {
 
 // The hashes of contexts that follow each other, from registers: a pair loaded over two fresh stores would wait.
 struct RollingHash {
-    uint64_t word[4] = {}; // the last tokens, oldest first
+    uint64_t last[4] = {}; // tokens, oldest first
 
     void push(int32_t token) noexcept {
-        word[0] = word[1];
-        word[1] = word[2];
-        word[2] = word[3];
-        word[3] = static_cast<uint32_t>(token);
+        last[0] = last[1];
+        last[1] = last[2];
+        last[2] = last[3];
+        last[3] = static_cast<uint32_t>(token);
     }
-    uint64_t three() const noexcept { return mix(word[1] | word[2] << 32, word[3]); }
-    uint64_t four() const noexcept { return mix(word[0] | word[1] << 32, word[2] | word[3] << 32); }
+    uint64_t three() const noexcept { return mix(last[1] | last[2] << 32, last[3]); }
+    uint64_t four() const noexcept { return mix(last[0] | last[1] << 32, last[2] | last[3] << 32); }
 };
 
-uint64_t hash_three(const int32_t * end) noexcept { return mix(pair_at(end - 3), static_cast<uint32_t>(end[-1])); }
+uint64_t hash_three(const int32_t * end) noexcept { return mix(word(end - 3), static_cast<uint32_t>(end[-1])); }
 
 // Tokens that agree going back from `a` and `b`, at most `most`.
 int32_t match_back(const int32_t * a, const int32_t * b, int32_t most) noexcept {
@@ -91,7 +98,7 @@ void SuffixIndex::begin(int32_t capacity) {
 }
 
 uint32_t SuffixIndex::copy_home(const int32_t * end) const noexcept {
-    return static_cast<uint32_t>(mix(pair_at(end - 4), pair_at(end - 2)) >> head_shift_);
+    return static_cast<uint32_t>(mix(word(end - 4), word(end - 2)) >> head_shift_);
 }
 
 // The entry of this context's followers, or the free one where they would go.
@@ -135,46 +142,44 @@ inline SuffixIndex::Match SuffixIndex::longest_copy(const int32_t * end, int32_t
 }
 
 [[gnu::noinline]] SuffixIndex::Match SuffixIndex::compare_bucket(const int32_t * end, int32_t available, uint32_t home,
-                                                                 const Match & known) const noexcept {
-    Match best{-1, 0, known.most};
+                                                                 Match known) const noexcept {
     if (known.most < kCopyKey) {
-        return best;
+        return {-1, 0, known.most};
     }
-    int32_t limit = kBucketSteps;
-    if (known.position >= 0) {
-        limit = kCopyPositions;
-        best = among_latest(known, home) ? known : best;
-    }
+    const Link * link = link_.data();
+    const int32_t * text = tokens_.data();
+    const int32_t furthest = std::min(kCopyMost, available);
     const uint64_t last[2] = {pair_at(end - 2), pair_at(end - 4)};
-    int32_t longest = best.length; // of all looked at, also of those too early to be proposed
+    const int32_t limit = known.position >= 0 ? kCopyPositions : kBucketSteps;
+    const bool start = known.position >= 0 && among_latest(known, home);
+    int32_t best = start ? known.position : -1;
+    int32_t length = start ? known.length : 0;
+    int32_t longest = length; // of all looked at, also of those too early to be proposed
     int32_t compared = 0;
     int32_t steps = 0;
     int32_t at = head_[home];
-    for (; at >= 0 && steps < kBucketSteps; at = link_[static_cast<size_t>(at)].previous, ++steps) {
-        const int32_t * earlier = tokens_.data() + at;
-        if (pair_at(earlier - 2) != last[0] || pair_at(earlier - 4) != last[1]) {
+    for (; at >= 0 && steps < kBucketSteps; at = link[at].previous, ++steps) {
+        const int32_t * earlier = text + at;
+        if (((pair_at(earlier - 2) ^ last[0]) | (pair_at(earlier - 4) ^ last[1])) != 0) {
             continue;
         }
         // A look at the token that would make it the longest comes first.
-        const int32_t reach = std::min({kCopyMost, available, at});
-        const int32_t needed = longest + (at < best.position ? 1 : 0);
-        if (at != best.position && needed <= reach && (needed == 0 || earlier[-needed] == end[-needed])) {
-            const int32_t length = match_back(end, earlier, reach);
-            longest = std::max(longest, length);
-            if (length >= needed && compared < kCopyPositions) {
-                best.position = at;
-                best.length = length;
+        const int32_t reach = std::min(furthest, at);
+        const int32_t needed = longest + (at < best ? 1 : 0);
+        if (needed <= reach && at != best && (needed == 0 || earlier[-needed] == end[-needed])) {
+            const int32_t agree = match_back(end, earlier, reach);
+            longest = std::max(longest, agree);
+            if (agree >= needed && compared < kCopyPositions) {
+                best = at;
+                length = agree;
             }
         }
         ++compared;
-        if ((longest == best.most && at <= best.position) || compared == limit) {
-            return best;
+        if ((longest == known.most && at <= best) || compared == limit) {
+            return {best, length, known.most};
         }
     }
-    if (at < 0) {
-        best.most = std::max(longest, kCopyKey - 1); // there are no more
-    }
-    return best;
+    return {best, length, at < 0 ? std::max(longest, kCopyKey - 1) : known.most}; // none is left, or some are
 }
 
 Proposal SuffixIndex::propose(const int32_t * end, int32_t available, const Match & known) const noexcept {

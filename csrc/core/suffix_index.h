@@ -90,7 +90,7 @@ class SuffixIndex {
     Match grown(const int32_t * end, int32_t context) const noexcept;
     bool among_latest(const Match & known, uint32_t home) const noexcept;
     Match longest_copy(const int32_t * end, int32_t available, uint32_t home, const Match & known) const noexcept;
-    Match compare_bucket(const int32_t * end, int32_t available, uint32_t home, const Match & known) const noexcept;
+    Match compare_bucket(const int32_t * end, int32_t available, uint32_t home, Match known) const noexcept;
     uint32_t find(const int32_t * end, uint64_t hash) const noexcept;
     void count_follower(Followers & f, const int32_t * end, int32_t token) noexcept;
     static void count_another(Followers & f, int32_t token) noexcept;

@@ -224,25 +224,28 @@ TEST(x86_variants_give_the_same_bits) {
         std::vector<unsigned char> bytes;
         for (int round = 0; round < 200; ++round) {
             const int n = 1 + static_cast<int>(random() % kMaxBlock);
-            alignas(32) float logits[kMaxBlock * kTopK], head[kMaxBlock], evidence[kMaxBlock][kTopK],
-                text[kMaxBlock + 8];
+            alignas(32) float logits[kMaxBlock * kTopK], head[kMaxBlock];
+            TextEvidence evidence;
             int32_t hit[kMaxBlock];
             uint8_t dead[kMaxBlock];
             for (int i = 0; i < kMaxBlock; ++i) {
                 for (int l = 0; l < kTopK; ++l) {
                     logits[i * kTopK + l] = 3.0F * normal(random);
-                    evidence[i][l] = normal(random);
                 }
                 std::sort(logits + i * kTopK, logits + (i + 1) * kTopK, std::greater<>());
                 head[i] = 0.5F + 0.49F * std::sin(normal(random));
-                text[i] = random() % 2 == 0 ? kScoreNone : normal(random);
+                evidence.pick[i] = normal(random);
+                evidence.sibling[i] = normal(random);
+                evidence.agreed[i] = normal(random);
+                evidence.lane[i] = static_cast<int32_t>(random() % 9) - 1;
+                evidence.text[i] = random() % 2 == 0 ? kScoreNone : normal(random);
                 hit[i] = static_cast<int32_t>(random() % 9) - 1;
                 dead[i] = random() % 4 == 0 ? static_cast<uint8_t>(random()) : uint8_t{0};
             }
             double weight[kDense], phi[kBasisLanes] = {1.0, 0.3, 0.09, 0.5477, 0.2624};
             std::generate_n(weight, kDense, [&] { return static_cast<double>(normal(random)); });
             k.block_features(logits, head, n, s->features);
-            k.block_softmax(s->features, {weight, 0.1, -0.05, kTopK}, evidence, text, n, s->p, s->text_p);
+            k.block_softmax(s->features, {weight, 0.1, -0.05, kTopK}, &evidence, n, s->p, s->text_p);
             k.head_estimate(s->features, 1.3F, n, s->head);
             std::fill_n(s->likelihood, kMaxBlock, 1.0); // whole vectors of positive numbers
             k.block_likelihood(s->p, kTopK, hit, n, s->likelihood);
