@@ -147,24 +147,20 @@ void AcceptanceModel::learn(const CandidateSet & set, const RoundFeatures & f, c
     if (set.proposals == 0) {
         return;
     }
-    BucketSteps picks(*this, kAgreedPick);
-    for (int32_t i = 0; i < labels.groups; ++i) {
-        if (const GroupText & t = set.group[i]; t.slot >= 0) {
-            picks.step(t.agreed == 0 ? kAgreedPick + text_bucket(t.slot, t.run) : kContraPick + t.slot, gradient[i][0],
-                       1);
-        }
-    }
+    BucketSteps picks(*this, kAgreedPick); // of two kinds of buckets, so that the steps of one need not wait
     BucketSteps siblings(*this, kAgreedSibling);
     for (int32_t i = 0; i < labels.groups; ++i) {
         const GroupText & t = set.group[i];
         if (t.slot < 0) {
             continue;
         }
+        const int32_t bucket = text_bucket(t.slot, t.run);
+        picks.step(t.agreed == 0 ? kAgreedPick + bucket : kContraPick + t.slot, gradient[i][0], 1);
         double e = gradient[i][3];
         int32_t others = set.top_k - 1;
         if (t.agreed > 0) {
             const double e_agreed = p.block[i][t.agreed] - (labels.hit[i] == t.agreed ? 1.0 : 0.0);
-            siblings.step(kAgreedSibling + text_bucket(t.slot, t.run), e_agreed, 1);
+            siblings.step(kAgreedSibling + bucket, e_agreed, 1);
             e -= e_agreed;
             --others;
         }
