@@ -161,12 +161,12 @@ TEST(ftrl_lanes_match_one_coordinate_at_a_time) {
         const FtrlRule rule{.alpha = kAcceptAlpha};
         for (int step = 0; step < 3000; ++step) {
             alignas(32) double gradient[1][kGradients];
-            double slope[4] = {};
+            double slope[1] = {};
             for (int i = 0; i < kDense; ++i) {
-                double * g = i < kGradients ? gradient[0] : slope - kGradients;
-                g[i] = (step + i) % 3 == 0 ? 0.0 : 0.2 * normal(random) + 0.05 * (i % 2);
-                if (g[i] != 0.0) {
-                    weight[i] = ftrl_gated_step(single[i], g[i], weight[i], lanes.prior[i], rule);
+                double & g = i < kGradients ? gradient[0][i] : slope[0];
+                g = (step + i) % 3 == 0 ? 0.0 : 0.2 * normal(random) + 0.05 * (i % 2);
+                if (g != 0.0) {
+                    weight[i] = ftrl_gated_step(single[i], g, weight[i], lanes.prior[i], rule);
                 }
             }
             k->ftrl_steps(lanes, gradient, 1, slope, 1);
