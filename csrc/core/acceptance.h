@@ -41,13 +41,12 @@ struct alignas(32) RoundPrices {
     float text[kMaxText + 1]; // by text-only node
 };
 
-// Features and evidence of one round, frozen when the tree is built and used again for the labels.
+// Features of one round, frozen when the tree is built and used again for the labels.
 struct alignas(32) RoundFeatures {
     BlockFeatures block;
-    float evidence[kMaxBlock][kTopK]; // agreed and contradicted terms; unset where the text proposes nothing
-    double text_base[kSlots];         // logit of each slot's precision
-    double precision[kSlots];         // of each slot, (0, 1)
-    double context = 0.0;             // tokens / 8192
+    double text_base[kSlots]; // logit of each slot's precision
+    double precision[kSlots]; // of each slot, (0, 1)
+    double context = 0.0;     // tokens / 8192
 };
 
 // The labelled parents of one round, from the anchor down the accepted path. Parents with drafter children are the
@@ -68,9 +67,8 @@ class AcceptanceModel {
 
     void begin_request() noexcept { intercept = text_intercept = RequestBias{}; }
 
-    // Fills in features.evidence for this round's weights, then prices every candidate. features.block, text_base and
-    // context are given.
-    void price(const CandidateSet & set, RoundFeatures & features, RoundPrices & out) const noexcept;
+    // Prices every candidate, with this round's weights.
+    void price(const CandidateSet & set, const RoundFeatures & features, RoundPrices & out) const noexcept;
 
     // Learns from the labelled parents, one after the other. `p` is what price() gave.
     void learn(const CandidateSet & set, const RoundFeatures & features, const RoundPrices & p,
@@ -94,12 +92,6 @@ class AcceptanceModel {
         }
         a(bucket_weight, bucket_labels);
     }
-
-  private:
-    // Steps of the buckets of a drafter group's text; `e` of the pick, of the siblings together and of the agreed lane.
-    void learn_evidence(const GroupText & text, int32_t siblings, double e_pick, double e_siblings,
-                        double e_agreed) noexcept;
-    void step_bucket(int32_t index, double gradient, uint32_t labels) noexcept;
 };
 
 // Bucket of a text-only node, and of an agreed one within its family.

@@ -1,6 +1,7 @@
 #include "core/candidates.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cstring>
 
@@ -40,7 +41,7 @@ void ChainBuilder::read_chain(const SuffixIndex & index, int32_t length, int32_t
     int32_t n = 0;
     while (n < depth) {
         const int32_t * end = context_ + length + n;
-        const Proposal found = index.propose(end, length + n);
+        const Proposal found = length + n == tail_ ? index.propose_behind(end, length) : index.propose(end, length + n);
         if (found.slot < 0) {
             break;
         }
@@ -170,12 +171,23 @@ void ChainBuilder::add_text(const TextChain & chain, int32_t from, int32_t count
 void ChainBuilder::merge_text(const SuffixIndex & index, const TextChain & chain, int32_t depth,
                               CandidateSet & out) noexcept {
     follow(chain, kAnchor, depth, out);
-    for (int32_t i = 0; i < out.positions && i + 1 < depth; ++i) {
-        if ((out.dead[i] & 1) != 0) {
+    int32_t picks = 0;
+    for (; picks < out.positions && picks + 1 < depth; ++picks) {
+        if ((out.dead[picks] & 1) != 0) {
             break; // the path to this pick and to every later one holds a stop token
         }
-        context_[tail_ + i] = out.token[i * kTopK]; // a chain writes below its start only
+        context_[tail_ + picks] = out.token[picks * kTopK];
+    }
+    if (tail_ < 2) {
+        return; // no text yet
+    }
+    // Most of these contexts are new: one look at all of them.
+    for (uint32_t may = index.may_follow(context_ + tail_ - 2, picks); may != 0; may &= may - 1) {
+        const int32_t i = std::countr_zero(may);
         if (out.group[i + 1].slot < 0) {
+            for (int32_t above = 0; above <= i; ++above) { // the chain before may have written over it
+                context_[tail_ + above] = out.token[above * kTopK];
+            }
             TextChain below;
             read_chain(index, tail_ + i + 1, depth - i - 1, below);
             follow(below, i * kTopK, depth, out);

@@ -31,11 +31,21 @@ inline void ftrl_accumulate(FtrlCoordinate & c, double g, double deviation, cons
     c.root_n = root;
 }
 
+// How far a unit of z moves the coefficient. Does not wait for z, which is what one step waits for the last with.
+inline double ftrl_rate(double root_n, const FtrlRule & rule) noexcept {
+    return 1.0 / ((rule.beta + root_n) * (1.0 / rule.alpha) + rule.l2);
+}
+
 // Deviation from the centre that minimises the accumulated objective: zero while |z| is within `gate`.
 inline double ftrl_deviation(const FtrlCoordinate & c, double gate, const FtrlRule & rule) noexcept {
-    // The reciprocal does not wait for z, which is what one step waits for the last with.
-    const double rate = 1.0 / ((rule.beta + c.root_n) * (1.0 / rule.alpha) + rule.l2);
-    return (std::clamp(c.z, -gate, gate) - c.z) * rate; // 0 inside the gate
+    // Branches: on which side of the gate a coefficient is hardly changes, so the next step need not wait for a clamp.
+    if (c.z > gate) {
+        return (gate - c.z) * ftrl_rate(c.root_n, rule);
+    }
+    if (c.z < -gate) {
+        return (-gate - c.z) * ftrl_rate(c.root_n, rule);
+    }
+    return 0.0;
 }
 
 inline constexpr double kGate = 3.0; // a coefficient leaves its prior past kGate standard deviations of a zero-mean z

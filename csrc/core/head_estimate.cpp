@@ -24,12 +24,15 @@ void HeadEstimate::price(const CandidateSet & set, const RoundFeatures & f, doub
 
 void parent_likelihoods(const CandidateSet & set, const RoundPrices & p, const Labels & labels, double * out) noexcept {
     kernels().block_likelihood(p.block, set.top_k, labels.hit, labels.groups, out);
-    std::fill(out + labels.groups, out + labels.count, 1.0);
-    for (int32_t i = 0; i < labels.count; ++i) {
-        if (const int32_t text = labels.text[i]; text >= 0) {
-            const double q = p.text[text];
-            out[i] *= std::clamp(labels.text_hit(i) ? q : 1.0 - q, kLossFloor, 1.0 - kLossFloor);
-        }
+    const auto likelihood = [&](int32_t i) {
+        const double q = p.text[labels.text[i]];
+        return std::clamp(labels.text_hit(i) ? q : 1.0 - q, kLossFloor, 1.0 - kLossFloor);
+    };
+    for (int32_t i = 0; i < labels.groups; ++i) {
+        out[i] = labels.text[i] >= 0 ? out[i] * likelihood(i) : out[i];
+    }
+    for (int32_t i = labels.groups; i < labels.count; ++i) { // text alone
+        out[i] = likelihood(i);
     }
 }
 

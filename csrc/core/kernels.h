@@ -14,6 +14,7 @@ inline constexpr int32_t kMaxWidths = 24; // widths the cost model may learn (pa
 inline constexpr int32_t kBasis = 5;      // terms of the context basis, Eq. (4)
 inline constexpr int32_t kBasisLanes = 8; // the same in whole vectors; the rest are zero
 inline constexpr int32_t kDense = 9;      // acceptance coefficients that are not buckets
+inline constexpr int32_t kGradients = 8;  // those of drafter candidates; the last one is the slope in context
 inline constexpr int32_t kDenseLanes = 12;
 
 // Features of one drafter block, by position and lane. Lane 0 is the pick. Logits are natural. Floats: the drafter's
@@ -33,6 +34,15 @@ struct ScoreTerms {
     double context_term;   // context slope * context / 8192 + request intercept
     double depth_slope;    // per row below the first
     int32_t top_k;         // lanes in use
+};
+
+// What the text adds to the scores of Eq. (6), by position; zero where it proposes nothing.
+struct alignas(32) TextEvidence {
+    float pick[kMaxBlock]; // to the pick's score
+    float sibling[kMaxBlock];
+    float agreed[kMaxBlock]; // to that of the lane below, instead
+    int32_t lane[kMaxBlock]; // that the text agrees with, -1 = none
+    float text[kMaxBlock];   // score of the position's text-only candidate, below -1e29 = none
 };
 
 // Weights of the width table, one lane a width, sorted by width.
@@ -72,11 +82,10 @@ struct Kernels {
     // `logits` [n][kTopK], largest first, unused lanes -inf; `head` [n] in [0, 1].
     void (*block_features)(const float * logits, const float * head, int32_t n, BlockFeatures & out) noexcept;
 
-    // Eq. (6) over a block. `evidence` [n][kTopK] is added to the scores; `text_score` [n] is the score of the
-    // position's text-only candidate, or below -1e30; both null where the text says nothing. Results: `p` [n][kTopK]
-    // and `text_p` [n] (0 where none). Arrays are padded to a multiple of 8 positions.
-    void (*block_softmax)(const BlockFeatures & features, const ScoreTerms & terms, const float (*evidence)[kTopK],
-                          const float * text_score, int32_t n, float (*p)[kTopK], float * text_p) noexcept;
+    // Eq. (6) over a block; `evidence` null where the text says nothing. Results: `p` [n][kTopK] and `text_p` [n], the
+    // position's text-only candidate (0 where none). Arrays are padded to a multiple of 8 positions.
+    void (*block_softmax)(const BlockFeatures & features, const ScoreTerms & terms, const TextEvidence * evidence,
+                          int32_t n, float (*p)[kTopK], float * text_p) noexcept;
 
     // In place: x -> 1 / (1 + exp(-x)). `x` is padded to a multiple of 8.
     void (*sigmoid)(float * x, int32_t n) noexcept;
@@ -91,19 +100,20 @@ struct Kernels {
     // context kept non-negative (the rule and the L1 weight of context_law.h). `phi` has kBasisLanes entries.
     void (*law_step)(LawLanes & lanes, const double * phi, double factor) noexcept;
 
-    // `count` gated FTRL-Proximal steps, one after the other, on every lane from `first` (a multiple of 4) on
-    // (ftrl_gated_step in ftrl.h); a zero gradient changes nothing.
-    void (*ftrl_steps)(FtrlLanes & lanes, const double (*gradient)[kDenseLanes], int32_t count, int32_t first) noexcept;
+    // Gated FTRL-Proximal steps, one after the other (ftrl_gated_step in ftrl.h); a zero gradient changes nothing. The
+    // first kGradients lanes take `count` steps, the one after them `slopes` steps.
+    void (*ftrl_steps)(FtrlLanes & lanes, const double (*gradient)[kGradients], int32_t count, const double * slope,
+                       int32_t slopes) noexcept;
 
     // For each of the first n positions the product over its first `top_k` lanes of p (lane hit[i]) or 1 - p (the
     // others), each clipped to [1e-7, 1 - 1e-7]. `hit` outside the lanes: none.
     void (*block_likelihood)(const float (*p)[kTopK], int32_t top_k, const int32_t * hit, int32_t n,
                              double * out) noexcept;
 
-    // For each of the first n positions, with e = p - [lane is hit[i]]: the gradients of the kDense coefficients, the
-    // last one for a context of one unit (it is the sum of all e). Unused lanes have p = 0.
+    // For each of the first n positions, with e = p - [lane is hit[i]]: the gradients of the first kGradients
+    // coefficients, and the sum of all e. Unused lanes have p = 0.
     void (*block_gradients)(const BlockFeatures & features, const float (*p)[kTopK], const int32_t * hit, int32_t n,
-                            double (*gradient)[kDenseLanes]) noexcept;
+                            double (*gradient)[kGradients], double * all) noexcept;
 
     // The head-based estimate of the first n positions: the head for the pick, shares for the siblings, all with their
     // odds times `factor`.

@@ -80,8 +80,8 @@ static void block_features(const float * logits, const float * head, int32_t n, 
     }
 }
 
-static void block_softmax(const BlockFeatures & f, const ScoreTerms & t, const float (*evidence)[kTopK],
-                          const float * text_score, int32_t n, float (*p)[kTopK], float * text_p) noexcept {
+static void block_softmax(const BlockFeatures & f, const ScoreTerms & t, const TextEvidence * evidence, int32_t n,
+                          float (*p)[kTopK], float * text_p) noexcept {
     float w[kDense];
     for (int32_t i = 0; i < kDense; ++i) {
         w[i] = static_cast<float>(t.weight[i]);
@@ -100,15 +100,15 @@ static void block_softmax(const BlockFeatures & f, const ScoreTerms & t, const f
         }
         V8f text = splat8(0.0F);
         if (evidence != nullptr) {
-            V8f x[8];
-            for (int i = 0; i < 8; ++i) {
-                x[i] = load8(evidence[from + i]);
+            V8i lane;
+            __builtin_memcpy(&lane, evidence->lane + from, sizeof lane);
+            const V8f agreed = load8(evidence->agreed + from);
+            const V8f others = load8(evidence->sibling + from);
+            s[0] += select8(lane == 0, agreed, load8(evidence->pick + from));
+            for (int l = 1; l < 8; ++l) {
+                s[l] += select8(lane == l, agreed, others);
             }
-            transpose(x);
-            for (int l = 0; l < 8; ++l) {
-                s[l] += x[l];
-            }
-            const V8f score = load8(text_score + from);
+            const V8f score = load8(evidence->text + from);
             text = (V8f)((V8i)vexp8(score) & (score > splat8(-1e29F)));
         }
         for (int l = 0; l < 8; ++l) {

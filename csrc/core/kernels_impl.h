@@ -51,6 +51,8 @@ AS_INLINE V8f vmax8(const V8f & a, const V8f & b) { return (V8f)__builtin_ia32_m
 AS_INLINE V8f vmin8(const V8f & a, const V8f & b) { return select8(a < b, a, b); }
 AS_INLINE V8f vmax8(const V8f & a, const V8f & b) { return select8(a > b, a, b); }
 #endif
+AS_INLINE V4d lower(const V8f & v) { return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3), V4d); }
+AS_INLINE V4d upper(const V8f & v) { return __builtin_convertvector(__builtin_shufflevector(v, v, 4, 5, 6, 7), V4d); }
 AS_INLINE float sum8(const V8f & v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
 // exp to about 1e-7 relative on [-80, 80], clamped outside: reduction by multiples of ln 2, then degree 6.

@@ -30,17 +30,17 @@ static void law_step(LawLanes & lanes, const double * phi, double factor) noexce
     }
 }
 
-static void ftrl_steps(FtrlLanes & lanes, const double (*gradient)[kDenseLanes], int32_t count,
-                       int32_t first) noexcept {
+static void ftrl_steps(FtrlLanes & lanes, const double (*gradient)[kGradients], int32_t count, const double * slope,
+                       int32_t slopes) noexcept {
+    // One step waits for the last through z and the weight alone: roots and reciprocals run ahead.
     constexpr double alpha = 0.05, cap = 400.0, beta = 1.0, l2 = 0.01, gate = 3.0;
-    for (int32_t i = first; i < kDenseLanes; i += 4) {
+    for (int32_t i = 0; i < kGradients; i += 4) {
         const V4d prior = load(lanes.prior + i);
         V4d n = load(lanes.n + i);
         V4d root = load(lanes.root_n + i);
         V4d z = load(lanes.z + i);
         V4d away = load(lanes.weight + i) - prior;
         for (int32_t step = 0; step < count; ++step) {
-            // One step waits for the last through z and the weight alone: root and reciprocal run ahead.
             const V4d g = load(gradient[step] + i);
             const V4d before = root;
             n = vmin(n + g * g, splat(cap));
@@ -56,12 +56,39 @@ static void ftrl_steps(FtrlLanes & lanes, const double (*gradient)[kDenseLanes],
         store(lanes.z + i, z);
         store(lanes.weight + i, prior + away);
     }
+    const double prior = lanes.prior[kGradients];
+    double n = lanes.n[kGradients];
+    double root = lanes.root_n[kGradients];
+    double z = lanes.z[kGradients];
+    double away = lanes.weight[kGradients] - prior;
+    for (int32_t step = 0; step < slopes; ++step) {
+        const double g = slope[step];
+        const double before = root;
+        n = n + g * g;
+        n = n < cap ? n : cap;
+        root = __builtin_sqrt(n);
+        const double sigma = (root - before) * (1.0 / alpha);
+        const double rate = 1.0 / ((beta + root) * (1.0 / alpha) + l2);
+        const double bound = gate * root;
+        z = (z + g) - sigma * away;
+        if (z > bound) { // a branch: the side of the gate hardly changes
+            away = (bound - z) * rate;
+        } else if (z < -bound) {
+            away = (-bound - z) * rate;
+        } else {
+            away = 0.0;
+        }
+    }
+    lanes.n[kGradients] = n;
+    lanes.root_n[kGradients] = root;
+    lanes.z[kGradients] = z;
+    lanes.weight[kGradients] = prior + away;
 }
 
 // Product of eight floats, in doubles.
 AS_INLINE double product(const V8f & q) {
-    const V4d low = {q[0], q[1], q[2], q[3]};
-    const V4d high = {q[4], q[5], q[6], q[7]};
+    const V4d low = lower(q);
+    const V4d high = upper(q);
     const V4d even = __builtin_shufflevector(low, high, 0, 4, 2, 6); // lanes 0, 4, 2, 6
     const V4d odd = __builtin_shufflevector(low, high, 1, 5, 3, 7);
     const V4d pairs = even * odd; // 01, 45, 23, 67
@@ -81,23 +108,23 @@ static void block_likelihood(const float (*p)[kTopK], int32_t top_k, const int32
 }
 
 static void block_gradients(const BlockFeatures & f, const float (*p)[kTopK], const int32_t * hit, int32_t n,
-                            double (*gradient)[kDenseLanes]) noexcept {
+                            double (*gradient)[kGradients], double * all) noexcept {
     const V4i lane = {0, 1, 2, 3};
     for (int32_t i = 0; i < n; ++i) {
         const int64_t h = hit[i];
         const V4d one = splat(1.0);
-        const V4d low = V4d{p[i][0], p[i][1], p[i][2], p[i][3]} - (V4d)((V4i)one & (lane == h));
-        const V4d high = V4d{p[i][4], p[i][5], p[i][6], p[i][7]} - (V4d)((V4i)one & (lane + 4 == h));
-        const float * r = f.log_r[i]; // 0 for the pick
-        const V4d along = low * V4d{r[0], r[1], r[2], r[3]} + high * V4d{r[4], r[5], r[6], r[7]};
+        const V8f given = load8(p[i]);
+        const V4d low = lower(given) - (V4d)((V4i)one & (lane == h));
+        const V4d high = upper(given) - (V4d)((V4i)one & (lane + 4 == h));
+        const V8f r = load8(f.log_r[i]); // 0 for the pick
+        const V4d along = low * lower(r) + high * upper(r);
         const double pick = low[0];
         const double siblings = sum((V4d)((V4i)low & (lane != 0)) + high);
         const double head = f.logit_head[i];
         const double share = f.logit_share[i];
-        const double all = pick + siblings;
         double * g = gradient[i];
         store(g, V4d{pick, pick * head, pick * share, siblings});
-        store(g + 4, V4d{sum(along), siblings * head, siblings * share, all * i});
-        store(g + 8, V4d{all, 0.0, 0.0, 0.0});
+        all[i] = pick + siblings;
+        store(g + 4, V4d{sum(along), siblings * head, siblings * share, all[i] * i});
     }
 }

@@ -130,7 +130,9 @@ AS_INLINE int32_t keep(const float * key, int32_t blocks, float threshold, float
 }
 
 constexpr int32_t kMostKeys = 336;     // kCandidateSlots
-constexpr int32_t kKeysAtOnce = 96;    // ranked without a look at how many are wanted
+constexpr int32_t kKeysAtOnce = 96;    // ranked at once where no two are equal
+constexpr int32_t kManyKeys = 56;      // ranking more costs more than a better threshold
+constexpr int32_t kFewExtra = 16;      // keys above the wanted ones that are not worth a better one
 constexpr float kLeastFloat = 1e-45F;  // the least positive float
 constexpr float kLessOfGuess = 0.125F; // what is tried after a guess that was too high
 
@@ -155,7 +157,7 @@ static int32_t rank_descending(const float * key, int32_t n, int32_t limit, floa
         limit = left < limit ? left : limit;
     }
     // Many keys are left: bisect on the bits of positive floats, which sort as integers.
-    if (left > kKeysAtOnce && left > limit + 8) {
+    if (left > kManyKeys && left > limit + kFewExtra) {
         int32_t low; // count(low) >= limit
         __builtin_memcpy(&low, &threshold, sizeof low);
         int32_t high = 0x3F800001; // just above 1
@@ -165,7 +167,7 @@ static int32_t rank_descending(const float * key, int32_t n, int32_t limit, floa
             const int32_t hits = count_at_least(key, blocks, threshold);
             if (hits >= limit) {
                 low = middle;
-                if (hits <= limit + 8) {
+                if (hits <= limit + kFewExtra) {
                     break;
                 }
             } else {

@@ -88,9 +88,27 @@ void Scheduler::order_candidates(int32_t limit) noexcept {
         ordered_ = 0;
         rank_candidates(limit);
     }
+    mark_text();
     sums_.ranks = 0;
     sums_.draft[1] = sums_.text[1] = 0.0;
     extend_sums(limit);
+}
+
+void Scheduler::mark_text() noexcept {
+    std::fill(std::begin(as_text_), std::end(as_text_), uint64_t{0});
+    if (set_.proposals == 0) {
+        return;
+    }
+    const int32_t base = set_.text_base();
+    for (int32_t i = 0; i < set_.positions; ++i) {
+        const int32_t lane = set_.group[i].agreed;
+        as_text_[i / 8] |= (lane >= 0 ? uint64_t{1} << lane : 0U) << (i % 8 * kTopK);
+    }
+    const uint64_t all = (uint64_t{1} << set_.text) - 1;
+    as_text_[base / 64] |= all << (base % 64);
+    if (base % 64 != 0) {
+        as_text_[base / 64 + 1] |= all >> (64 - base % 64);
+    }
 }
 
 void Scheduler::rank_candidates(int32_t limit) noexcept {
@@ -102,25 +120,27 @@ void Scheduler::rank_candidates(int32_t limit) noexcept {
 
 void Scheduler::extend_sums(int32_t limit) noexcept {
     rank_candidates(limit);
-    const int32_t base = set_.text_base();
     const int32_t end = std::min(limit, order_.count);
-    if (set_.proposals == 0) { // no text: one sum
-        double sum = sums_.draft[sums_.ranks + 1];
+    if (set_.proposals == 0 || set_.positions == 0) { // one source: one sum
+        double * own = set_.positions == 0 ? sums_.text : sums_.draft;
+        double * other = set_.positions == 0 ? sums_.draft : sums_.text;
+        double sum = own[sums_.ranks + 1];
         for (int32_t r = sums_.ranks; r < end; ++r) {
             sum += order_.path_q[order_.index[r]];
-            sums_.draft[r + 2] = sum;
-            sums_.text[r + 2] = 0.0;
+            own[r + 2] = sum;
+            other[r + 2] = 0.0;
         }
         sums_.ranks = std::max(sums_.ranks, end);
         return;
     }
     double sum[2] = {sums_.draft[sums_.ranks + 1], sums_.text[sums_.ranks + 1]};
     for (int32_t r = sums_.ranks; r < end; ++r) {
+        static constexpr double share[2][2] = {{1.0, 0.0}, {0.0, 1.0}}; // no branch: whose rank is next is a toss-up
         const int32_t i = order_.index[r];
-        const bool text = i >= base || set_.group[i / kTopK].agreed == i % kTopK;
         const double q = order_.path_q[i];
-        sum[0] += text ? 0.0 : q;
-        sum[1] += text ? q : 0.0;
+        const double * of = share[counts_as_text(i) ? 1 : 0];
+        sum[0] += q * of[0];
+        sum[1] += q * of[1];
         sums_.draft[r + 2] = sum[0];
         sums_.text[r + 2] = sum[1];
     }

@@ -167,6 +167,11 @@ class Scheduler {
         double text[kMaxRows + 1];
     };
 
+    // Text-only nodes and block candidates that the text agrees with: they count as text.
+    bool counts_as_text(int32_t candidate) const noexcept {
+        return (as_text_[candidate / 64] >> (candidate % 64) & 1U) != 0;
+    }
+    void mark_text() noexcept;
     void price_candidates(bool fitted) noexcept;
     void order_candidates(int32_t limit) noexcept; // and their sums, for trees of up to limit + 1 rows
     void rank_candidates(int32_t limit) noexcept;  // at least the first `limit` of the order
@@ -212,7 +217,8 @@ class Scheduler {
     int32_t ordered_ = 0;      // ranks asked of it so far
     int32_t widest_asked_ = 0; // rows: a width that was considered for measuring, and may be split against
     Sums sums_;
-    Objective objective_[2]; // without and with the drafter
+    uint64_t as_text_[(kCandidateSlots + 63) / 64] = {}; // one bit a candidate
+    Objective objective_[2];                             // without and with the drafter
     Choice text_choice_;
     Tree tree_;
     RoundReport report_;

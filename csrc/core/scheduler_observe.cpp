@@ -71,13 +71,15 @@ void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {
             continue;
         }
         if (group < 0 && i + 1 < nodes) { // from here on there is text alone, and it was accepted
-            for (; i + 1 < nodes; ++i) {
-                const int32_t accepted = tree_.candidate[outcome.path[static_cast<size_t>(i) + 1]];
-                labels.text[labels.count] = accepted - set_.text_base();
-                labels.text_accepted |= uint64_t{1} << labels.count;
-                ++labels.count;
+            const int32_t * row = outcome.path.data() + i + 1;
+            const int32_t more = nodes - 1 - i;
+            int32_t * below = labels.text + labels.count;
+            for (int32_t k = 0; k < more; ++k) {
+                below[k] = tree_.candidate[row[k]] - set_.text_base();
             }
-            --i; // the last node is next
+            labels.text_accepted |= ((uint64_t{1} << more) - 1) << labels.count;
+            labels.count += more;
+            i += more - 1; // the last node is next
             continue;
         }
         int32_t hit = -1; // accepted lane of the group
@@ -161,9 +163,8 @@ void Scheduler::learn_gains(std::span<const int32_t> path) noexcept {
     int32_t above[2] = {0, 0}; // realised, [drafter, text]
     int32_t below[2] = {0, 0};
     for (const int32_t row : path.subspan(1)) {
-        const int32_t i = tree_.candidate[row];
         const int32_t rank = tree_.rank[row];
-        const int32_t text = i >= set_.text_base() || set_.group[i / kTopK].agreed == i % kTopK ? 1 : 0;
+        const int32_t text = counts_as_text(tree_.candidate[row]) ? 1 : 0;
         const int32_t high = rank >= kReferenceRows - 1 ? 1 : 0;
         const int32_t low = rank >= narrow - 1 && rank < middle - 1 ? 1 : 0;
         above[1] += high & text;

@@ -13,10 +13,14 @@ namespace {
 
 constexpr int32_t kBucketSteps = 32; // entries of a copy bucket looked at, other keys' included
 
-uint64_t pair_at(const int32_t * p) noexcept {
+uint64_t pair_at(const int32_t * p) noexcept { // to be compared
     uint64_t v;
     std::memcpy(&v, p, sizeof v);
     return v;
+}
+
+uint64_t word(const int32_t * p) noexcept { // to be hashed
+    return static_cast<uint32_t>(p[0]) | static_cast<uint64_t>(static_cast<uint32_t>(p[1])) << 32;
 }
 
 uint64_t mix(uint64_t a, uint64_t b) noexcept {
@@ -24,20 +28,35 @@ uint64_t mix(uint64_t a, uint64_t b) noexcept {
     return (h ^ (h >> 29)) * 0xBF58476D1CE4E5B9ULL;
 }
 
-uint64_t hash_three(const int32_t * end) noexcept { return mix(pair_at(end - 3), static_cast<uint32_t>(end[-1])); }
+// The hashes of contexts that follow each other, from registers: a pair loaded over two fresh stores would wait.
+struct RollingHash {
+    uint64_t last[4] = {}; // tokens, oldest first
+
+    void push(int32_t token) noexcept {
+        last[0] = last[1];
+        last[1] = last[2];
+        last[2] = last[3];
+        last[3] = static_cast<uint32_t>(token);
+    }
+    uint64_t three() const noexcept { return mix(last[1] | last[2] << 32, last[3]); }
+    uint64_t four() const noexcept { return mix(last[0] | last[1] << 32, last[2] | last[3] << 32); }
+};
+
+uint64_t hash_three(const int32_t * end) noexcept { return mix(word(end - 3), static_cast<uint32_t>(end[-1])); }
 
 // Tokens that agree going back from `a` and `b`, at most `most`.
 int32_t match_back(const int32_t * a, const int32_t * b, int32_t most) noexcept {
     int32_t n = 0;
-    while (n + 8 <= most) {
+    for (; n + 8 <= most; n += 8) {
         const int32_t * x = a - n - 8;
         const int32_t * y = b - n - 8;
-        const uint64_t differ = (pair_at(x) ^ pair_at(y)) | (pair_at(x + 2) ^ pair_at(y + 2)) |
-                                (pair_at(x + 4) ^ pair_at(y + 4)) | (pair_at(x + 6) ^ pair_at(y + 6));
-        if (differ != 0) {
-            break;
+        const uint64_t last = pair_at(x + 6) ^ pair_at(y + 6);
+        const uint64_t third = pair_at(x + 4) ^ pair_at(y + 4);
+        const uint64_t second = pair_at(x + 2) ^ pair_at(y + 2);
+        if ((last | third | second | (pair_at(x) ^ pair_at(y))) != 0) { // how many agree is a toss-up: no branch on it
+            n += last != 0 ? 0 : third != 0 ? 2 : second != 0 ? 4 : 6;
+            return n + (a[-n - 1] == b[-n - 1] ? 1 : 0);
         }
-        n += 8;
     }
     while (n < most && a[-n - 1] == b[-n - 1]) {
         ++n;
@@ -53,7 +72,7 @@ void SuffixIndex::begin(int32_t capacity) {
     const uint32_t slots = std::bit_ceil(2U * static_cast<uint32_t>(std::min(capacity, kFollowerContexts)));
     if (static_cast<size_t>(capacity) > tokens_.size()) {
         tokens_.resize(static_cast<size_t>(capacity));
-        previous_.resize(static_cast<size_t>(capacity));
+        link_.resize(static_cast<size_t>(capacity));
     }
     head_.assign(buckets, -1);
     const uint32_t bits = std::max(16U * buckets, 4096U);
@@ -72,66 +91,129 @@ void SuffixIndex::begin(int32_t capacity) {
     size_ = 0;
     capacity_ = capacity;
     contexts_ = 0;
-    match_[0][0].position = match_[1][0].position = -1;
-    matched_end_ = -1;
-    std::fill(std::begin(right_), std::end(right_), 0.0);
-    std::fill(std::begin(proposed_), std::end(proposed_), 0.0);
+    best_ = Match{};
+    best_end_ = -1;
+    std::fill(std::begin(right_), std::end(right_), 0);
+    std::fill(std::begin(proposed_), std::end(proposed_), 0);
 }
 
 uint32_t SuffixIndex::copy_home(const int32_t * end) const noexcept {
-    return static_cast<uint32_t>(mix(pair_at(end - 4), pair_at(end - 2)) >> head_shift_);
+    return static_cast<uint32_t>(mix(word(end - 4), word(end - 2)) >> head_shift_);
 }
 
-const SuffixIndex::Followers * SuffixIndex::find(const int32_t * end, uint64_t hash) const noexcept {
+// The entry of this context's followers, or the free one where they would go.
+inline uint32_t SuffixIndex::find(const int32_t * end, uint64_t hash) const noexcept {
     for (uint32_t i = static_cast<uint32_t>(hash) & follower_mask_;; i = (i + 1) & follower_mask_) {
-        const Followers & f = followers_[i];
-        if (f.epoch != epoch_) {
-            return nullptr; // the table is at most half full, so a free entry always comes
-        }
-        if (f.key[0] == end[-3] && f.key[1] == end[-2] && f.key[2] == end[-1]) {
-            return &f;
+        const Followers & f = followers_[i]; // the table is at most half full, so a free entry always comes
+        if (f.epoch != epoch_ || (f.key[0] == end[-3] && f.key[1] == end[-2] && f.key[2] == end[-1])) {
+            return i;
         }
     }
 }
 
-Proposal SuffixIndex::propose_copy(const int32_t * end, int32_t available, uint32_t home) const noexcept {
-    Proposal best;
+// What has become of the last scored context's match in a context of `context` tokens that begins with that one: it
+// has grown by the tokens since, or ended. No match grows by more.
+inline SuffixIndex::Match SuffixIndex::grown(const int32_t * end, int32_t context) const noexcept {
+    const int32_t more = context - best_end_;
+    const int32_t at = best_.position + more;
+    const int32_t most = std::min(best_.most + more, kCopyMost);
+    bool ended = best_.position < 0 || at >= size_;
+    for (int32_t i = 1; i <= more && !ended; ++i) {
+        ended = tokens_[static_cast<size_t>(at - i)] != end[-i];
+    }
+    return ended ? Match{-1, 0, most} : Match{at, std::min(best_.length + more, kCopyMost), most};
+}
+
+inline bool SuffixIndex::among_latest(const Match & known, uint32_t home) const noexcept {
+    const size_t latest = static_cast<size_t>(head_[home]);
+    return link_[latest].ordinal - link_[static_cast<size_t>(known.position)].ordinal < kCopyPositions;
+}
+
+// The longest of the latest kCopyPositions matches, ties to the latest. `known`: any of the context's, or none, and
+// what is known of their length.
+inline SuffixIndex::Match SuffixIndex::longest_copy(const int32_t * end, int32_t available, uint32_t home,
+                                                    const Match & known) const noexcept {
+    // What was the longest of all and has grown is so still, and what was as long as it is earlier still, below the
+    // cap. It only has to be among the latest.
+    if (known.length == known.most && known.length < kCopyMost && among_latest(known, home)) {
+        return known;
+    }
+    return compare_bucket(end, available, home, known);
+}
+
+[[gnu::noinline]] SuffixIndex::Match SuffixIndex::compare_bucket(const int32_t * end, int32_t available, uint32_t home,
+                                                                 Match known) const noexcept {
+    if (known.most < kCopyKey) {
+        return {-1, 0, known.most};
+    }
+    const Link * link = link_.data();
+    const int32_t * text = tokens_.data();
+    const int32_t furthest = std::min(kCopyMost, available);
+    const uint64_t last[2] = {pair_at(end - 2), pair_at(end - 4)};
+    const int32_t limit = known.position >= 0 ? kCopyPositions : kBucketSteps;
+    const bool start = known.position >= 0 && among_latest(known, home);
+    int32_t best = start ? known.position : -1;
+    int32_t length = start ? known.length : 0;
+    int32_t longest = length; // of all looked at, also of those too early to be proposed
     int32_t compared = 0;
     int32_t steps = 0;
-    for (int32_t at = head_[home]; at >= 0; at = previous_[static_cast<size_t>(at)]) {
-        const int32_t * earlier = tokens_.data() + at;
-        const int32_t length = match_back(end, earlier, std::min({kCopyMost, available, at}));
-        if (length >= kCopyKey) {
-            if (length > best.length) {
-                best = {tokens_[static_cast<size_t>(at)], copy_slot(length), at, length};
-            }
-            if (++compared == kCopyPositions || length == kCopyMost) {
-                break;
+    int32_t at = head_[home];
+    for (; at >= 0 && steps < kBucketSteps; at = link[at].previous, ++steps) {
+        const int32_t * earlier = text + at;
+        if (((pair_at(earlier - 2) ^ last[0]) | (pair_at(earlier - 4) ^ last[1])) != 0) {
+            continue;
+        }
+        // A look at the token that would make it the longest comes first.
+        const int32_t reach = std::min(furthest, at);
+        const int32_t needed = longest + (at < best ? 1 : 0);
+        if (needed <= reach && at != best && (needed == 0 || earlier[-needed] == end[-needed])) {
+            const int32_t agree = match_back(end, earlier, reach);
+            longest = std::max(longest, agree);
+            if (agree >= needed && compared < kCopyPositions) {
+                best = at;
+                length = agree;
             }
         }
-        if (++steps == kBucketSteps) {
-            break;
+        ++compared;
+        if ((longest == known.most && at <= best) || compared == limit) {
+            return {best, length, known.most};
         }
     }
-    return best;
+    return {best, length, at < 0 ? std::max(longest, kCopyKey - 1) : known.most}; // none is left, or some are
 }
 
-Proposal SuffixIndex::propose(const int32_t * end, int32_t available) const noexcept {
-    return available >= kFollowerKey ? propose(end, available, hash_three(end)) : Proposal{};
-}
-
-Proposal SuffixIndex::propose(const int32_t * end, int32_t available, uint64_t hash) const noexcept {
+Proposal SuffixIndex::propose(const int32_t * end, int32_t available, const Match & known) const noexcept {
+    if (available < kFollowerKey) {
+        return {};
+    }
+    const uint64_t hash = hash_three(end);
     if (!seen(hash)) {
         return {};
     }
     if (available >= kCopyKey) {
-        const Proposal copy = propose_copy(end, available, copy_home(end));
-        if (copy.slot >= 0) {
-            return copy;
+        const Match copy = longest_copy(end, available, copy_home(end), known);
+        if (copy.position >= 0) {
+            return {tokens_[static_cast<size_t>(copy.position)], copy_slot(copy.length), copy.position, copy.length};
         }
     }
-    const Followers * f = find(end, hash);
-    return f != nullptr ? Proposal{f->token[0], f->count[0] >= 2 ? 1 : 0, 0, 0} : Proposal{};
+    const Followers & f = followers_[find(end, hash)];
+    return f.epoch == epoch_ ? Proposal{f.token[0], f.count[0] >= 2 ? 1 : 0, 0, 0} : Proposal{};
+}
+
+uint32_t SuffixIndex::may_follow(const int32_t * tokens, int32_t count) const noexcept {
+    RollingHash hash;
+    hash.push(tokens[0]);
+    hash.push(tokens[1]);
+    uint32_t may = 0;
+    for (int32_t i = 0; i < count; ++i) {
+        hash.push(tokens[i + 2]);
+        may |= (seen(hash.three()) ? 1U : 0U) << i;
+    }
+    return may;
+}
+
+Proposal SuffixIndex::propose_behind(const int32_t * end, int32_t available) const noexcept {
+    return propose(end, available, grown(end, size_ + 1));
 }
 
 void SuffixIndex::logit_precision(double * out) const noexcept {
@@ -143,117 +225,75 @@ void SuffixIndex::logit_precision(double * out) const noexcept {
     std::copy(std::begin(odds), std::end(odds), out);
 }
 
-void SuffixIndex::count_follower(const int32_t * end, uint64_t hash, int32_t token) noexcept {
-    for (uint32_t i = static_cast<uint32_t>(hash) & follower_mask_;; i = (i + 1) & follower_mask_) {
-        Followers & f = followers_[i];
-        if (f.epoch != epoch_) {
-            if (contexts_ >= kFollowerContexts || 2 * static_cast<uint32_t>(contexts_ + 1) > follower_mask_ + 1) {
-                return; // full: contexts already there keep counting
-            }
-            ++contexts_;
-            f = Followers{};
-            f.epoch = epoch_;
-            std::memcpy(f.key, end - kFollowerKey, sizeof f.key);
-            f.used = 1;
-            f.token[0] = token;
-            f.count[0] = 1;
-            return;
+inline void SuffixIndex::count_follower(Followers & f, const int32_t * end, int32_t token) noexcept {
+    if (f.epoch == epoch_) {
+        if (f.token[0] != token || f.count[0] == UINT32_MAX) {
+            count_another(f, token);
+        } else {
+            ++f.count[0];
         }
-        if (f.key[0] != end[-3] || f.key[1] != end[-2] || f.key[2] != end[-1]) {
-            continue;
-        }
-        int32_t k = 0;
-        while (k < f.used && f.token[k] != token) {
-            ++k;
-        }
-        if (k == kFollowers) {
-            return;
-        }
-        f.used = std::max(f.used, k + 1);
-        f.token[k] = token;
-        f.count[k] += f.count[k] < UINT32_MAX ? 1 : 0;
-        for (; k > 0 && (f.count[k] > f.count[k - 1] || (f.count[k] == f.count[k - 1] && f.token[k] < f.token[k - 1]));
-             --k) {
-            std::swap(f.count[k], f.count[k - 1]);
-            std::swap(f.token[k], f.token[k - 1]);
-        }
+    } else if (contexts_ < kFollowerContexts && 2 * static_cast<uint32_t>(contexts_ + 1) <= follower_mask_ + 1) {
+        ++contexts_;
+        f = Followers{};
+        f.epoch = epoch_;
+        std::copy(end - kFollowerKey, end, f.key);
+        f.used = 1;
+        f.token[0] = token;
+        f.count[0] = 1;
+    } // else it is full: contexts already there keep counting
+}
+
+void SuffixIndex::count_another(Followers & f, int32_t token) noexcept {
+    int32_t k = 0;
+    while (k < f.used && f.token[k] != token) {
+        ++k;
+    }
+    if (k == kFollowers) {
         return;
     }
-}
-
-void SuffixIndex::score(const Proposal & proposal, int32_t token) noexcept {
-    if (proposal.slot < 0) {
-        return;
+    f.used = std::max(f.used, k + 1);
+    f.token[k] = token;
+    f.count[k] += f.count[k] < UINT32_MAX ? 1 : 0;
+    for (; k > 0 && (f.count[k] > f.count[k - 1] || (f.count[k] == f.count[k - 1] && f.token[k] < f.token[k - 1]));
+         --k) {
+        std::swap(f.count[k], f.count[k - 1]);
+        std::swap(f.token[k], f.token[k - 1]);
     }
-    const int32_t s = proposal.slot;
-    proposed_[s] += 1.0;
-    right_[s] += proposal.token == token ? 1.0 : 0.0;
 }
 
-// propose() for the committed text, whose matches one token ago are known: each has grown by one or ended.
-Proposal SuffixIndex::propose_next(uint64_t hash, uint32_t home) noexcept {
+inline void SuffixIndex::score(int32_t slot, bool right) noexcept {
+    proposed_[slot] += 1;
+    right_[slot] += right ? 1 : 0;
+}
+
+// Of a token that is in its place behind the text.
+inline void SuffixIndex::append_hashed(int32_t token, uint64_t hash, uint32_t home) noexcept {
     const int32_t * end = tokens_.data() + size_;
-    const Match * known = match_[matched_now_];
-    matched_now_ ^= 1;
-    Match * now = match_[matched_now_];
-    now[0].position = -1;
-    const Match none{-1, 0};
-    known = matched_end_ == size_ - 1 ? known : &none;
-    matched_end_ = size_;
-    if (!seen(hash)) {
-        return {};
-    }
-    if (size_ >= kCopyKey) {
-        int32_t longest = 0;
-        int32_t from = 0;
-        int32_t compared = 0;
-        int32_t steps = 0;
-        for (int32_t at = head_[home]; at >= 0; at = previous_[static_cast<size_t>(at)]) {
-            while (known->position >= at) { // both lists run from the latest to the earliest
-                ++known;
-            }
-            int32_t length;
-            if (known->position == at - 1) {
-                length = tokens_[static_cast<size_t>(at) - 1] == end[-1] ? std::min(known->length + 1, kCopyMost) : 0;
-            } else {
-                length = match_back(end, tokens_.data() + at, std::min({kCopyMost, size_, at}));
-            }
-            if (length >= kCopyKey) {
-                from = length > longest ? at : from;
-                longest = std::max(longest, length);
-                now[compared] = {at, length};
-                if (++compared == kCopyPositions || length == kCopyMost) {
-                    break;
-                }
-            }
-            if (++steps == kBucketSteps) {
-                break;
-            }
-        }
-        now[compared].position = -1;
-        if (longest > 0) {
-            return {tokens_[static_cast<size_t>(from)], copy_slot(longest), from, longest};
-        }
-    }
-    const Followers * f = find(end, hash);
-    return f != nullptr ? Proposal{f->token[0], f->count[0] >= 2 ? 1 : 0, 0, 0} : Proposal{};
-}
-
-void SuffixIndex::append_hashed(int32_t token, uint64_t hash, uint32_t home) noexcept {
-    const int32_t * end = tokens_.data() + size_;
-    previous_[static_cast<size_t>(size_)] = -1;
+    Link link{-1, 0};
     if (size_ >= kFollowerKey) {
-        score(propose_next(hash, home), token);
-        count_follower(end, hash, token);
+        Followers & f = followers_[find(end, hash)];
         const uint64_t bit = hash >> filter_shift_;
-        filter_[bit >> 6] |= uint64_t{1} << (bit & 63);
+        uint64_t & word = filter_[bit >> 6];
+        if ((word >> (bit & 63) & 1U) == 0 || size_ < kCopyKey) {
+            best_ = Match{-1, 0, kCopyKey - 1};
+        } else {
+            best_ = longest_copy(end, size_, home, grown(end, size_));
+        }
+        best_end_ = size_;
+        if (best_.position >= 0) {
+            score(copy_slot(best_.length), tokens_[static_cast<size_t>(best_.position)] == token);
+        } else if (f.epoch == epoch_) {
+            score(f.count[0] >= 2 ? 1 : 0, f.token[0] == token);
+        }
+        count_follower(f, end, token);
+        word |= uint64_t{1} << (bit & 63);
     }
     if (size_ >= kCopyKey) {
         int32_t & head = head_[home];
-        previous_[static_cast<size_t>(size_)] = head;
+        link = {head, head >= 0 ? link_[static_cast<size_t>(head)].ordinal + 1 : 0};
         head = size_;
     }
-    tokens_[static_cast<size_t>(size_)] = token;
+    link_[static_cast<size_t>(size_)] = link;
     ++size_;
 }
 
@@ -264,11 +304,15 @@ void SuffixIndex::append(std::span<const int32_t> tokens) noexcept {
     while (!tokens.empty() && size_ < capacity_) {
         const size_t n = std::min({tokens.size(), kAhead, static_cast<size_t>(capacity_ - size_)});
         int32_t * next = tokens_.data() + size_; // beyond size_, so not yet text
-        std::copy_n(tokens.data(), n, next);
-        for (size_t i = 0; i < n; ++i) {
-            const int32_t before = size_ + static_cast<int32_t>(i);
-            hash[i] = before >= kFollowerKey ? hash_three(next + i) : 0;
-            home[i] = before >= kCopyKey ? copy_home(next + i) : 0;
+        RollingHash last;
+        for (int32_t i = kCopyKey; i > 0; --i) {
+            last.push(size_ >= i ? next[-i] : 0);
+        }
+        for (size_t i = 0; i < n; ++i) { // a text shorter than its keys is not looked up
+            hash[i] = last.three();
+            home[i] = static_cast<uint32_t>(last.four() >> head_shift_);
+            last.push(tokens[i]);
+            next[i] = tokens[i];
             __builtin_prefetch(&followers_[static_cast<uint32_t>(hash[i]) & follower_mask_]);
             __builtin_prefetch(&head_[home[i]]);
         }

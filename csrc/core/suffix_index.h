@@ -42,7 +42,13 @@ class SuffixIndex {
 
     // What follows a context that ends just before `end` and reaches back at least `available` tokens. The context need
     // not be in the index. A copy match comes first, the longest of the latest kCopyPositions, ties to the latest.
-    Proposal propose(const int32_t * end, int32_t available) const noexcept;
+    Proposal propose(const int32_t * end, int32_t available) const noexcept { return propose(end, available, Match{}); }
+    // The same for the index's text and one token behind it.
+    Proposal propose_behind(const int32_t * end, int32_t available) const noexcept;
+
+    // Bit i: something may have followed tokens i, i + 1 and i + 2. `count` <= 32 contexts. Where it is 0, propose()
+    // finds nothing.
+    uint32_t may_follow(const int32_t * tokens, int32_t count) const noexcept;
 
     std::span<const int32_t> tokens() const noexcept { return {tokens_.data(), static_cast<size_t>(size_)}; }
 
@@ -61,35 +67,45 @@ class SuffixIndex {
         uint32_t count[kFollowers] = {};
     };
 
+    // A copy match of some context: the tokens before `position` are the context's last `length`.
+    struct Match {
+        int32_t position = -1;    // -1 = none
+        int32_t length = 0;       // at most kCopyMost
+        int32_t most = kCopyMost; // no match of the context, compared or not, is longer
+    };
+
+    // One position's place in its copy bucket.
+    struct Link {
+        int32_t previous; // the position before it, -1 at the end
+        int32_t ordinal;  // positions before it
+    };
+
     uint32_t copy_home(const int32_t * end) const noexcept;
     bool seen(uint64_t hash) const noexcept { // may say yes to a context that never was
         const uint64_t bit = hash >> filter_shift_;
         return (filter_[bit >> 6] >> (bit & 63) & 1U) != 0;
     }
-    Proposal propose_next(uint64_t hash, uint32_t home) noexcept;
     void append_hashed(int32_t token, uint64_t hash, uint32_t home) noexcept;
-    const Followers * find(const int32_t * end, uint64_t hash) const noexcept;
-    Proposal propose(const int32_t * end, int32_t available, uint64_t hash) const noexcept;
-    Proposal propose_copy(const int32_t * end, int32_t available, uint32_t home) const noexcept;
-    void count_follower(const int32_t * end, uint64_t hash, int32_t token) noexcept;
-    void score(const Proposal & proposal, int32_t token) noexcept;
+    Proposal propose(const int32_t * end, int32_t available, const Match & known) const noexcept;
+    Match grown(const int32_t * end, int32_t context) const noexcept;
+    bool among_latest(const Match & known, uint32_t home) const noexcept;
+    Match longest_copy(const int32_t * end, int32_t available, uint32_t home, const Match & known) const noexcept;
+    Match compare_bucket(const int32_t * end, int32_t available, uint32_t home, Match known) const noexcept;
+    uint32_t find(const int32_t * end, uint64_t hash) const noexcept;
+    void count_follower(Followers & f, const int32_t * end, int32_t token) noexcept;
+    static void count_another(Followers & f, int32_t token) noexcept;
+    void score(int32_t slot, bool right) noexcept;
 
-    std::vector<int32_t> tokens_;   // committed text
-    std::vector<int32_t> previous_; // per position: the position before it in the same copy bucket, -1 at the end
-    std::vector<int32_t> head_;     // per copy bucket: latest position whose kCopyKey predecessors hash here
+    std::vector<int32_t> tokens_; // committed text
+    std::vector<Link> link_;      // per position
+    std::vector<int32_t> head_;   // per copy bucket: latest position whose kCopyKey predecessors hash here
     std::vector<Followers> followers_;
     // One bit a hashed context of three tokens that has been followed by something. Small enough for the first-level
     // cache, and most contexts a chain asks about have never been seen, by copies (four tokens) no more than by
     // followers.
     std::vector<uint64_t> filter_;
-    // The copy matches of the last scored context, latest first: the next context's are mostly these, one longer.
-    struct Match {
-        int32_t position;
-        int32_t length;
-    };
-    Match match_[2][kCopyPositions + 1]; // this context's and the last one's; behind the entries one of no position
-    int32_t matched_now_ = 0;            // which is this context's
-    int32_t matched_end_ = -1;           // tokens in the text when they were found
+    Match best_;            // the longest copy match of the last scored context
+    int32_t best_end_ = -1; // tokens of that context
     int32_t size_ = 0;
     int32_t capacity_ = 0;
     int32_t contexts_ = 0;       // follower contexts in use
@@ -97,8 +113,8 @@ class SuffixIndex {
     uint32_t filter_shift_ = 63; // 64 - log2(bits of the filter)
     uint32_t follower_mask_ = 0;
     uint32_t epoch_ = 0;
-    double right_[kSlots] = {};
-    double proposed_[kSlots] = {};
+    int32_t right_[kSlots] = {};
+    int32_t proposed_[kSlots] = {};
 };
 
 } // namespace adaspark::core

@@ -18,6 +18,18 @@ TEXTS = st.one_of(
 )
 
 
+@st.composite
+def copies_of_copies(draw: st.DrawFn) -> list[int]:
+    """Passages copied from anywhere in the text so far, often more often than matches are compared."""
+    # No runs of one token: past 32 entries of one bucket, which another key's run can fill, the index gives up.
+    text = list(range(40))
+    for start, length in draw(st.lists(st.tuples(st.integers(0, 900), st.integers(4, 90)), max_size=16)):
+        at = start % len(text)
+        text += text[at : at + length]
+        text += draw(st.lists(st.integers(0, 2), max_size=1))
+    return text[:900]
+
+
 def ints(values: list[int]) -> np.ndarray:
     return np.array(values, np.int32)
 
@@ -43,6 +55,14 @@ def test_proposals_match_a_scan_of_the_text(tokens, more):
 
 @given(TEXTS)
 def test_precision_matches_a_count(tokens):
+    core, plain = both(tokens)
+    assert core.precision().tolist() == pytest.approx([plain.precision(s) for s in range(4)], abs=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(copies_of_copies())
+def test_a_followed_copy_is_the_longest_of_the_latest(tokens):
+    # What is proposed for a token follows from what was proposed for the one before: the counts tell them apart.
     core, plain = both(tokens)
     assert core.precision().tolist() == pytest.approx([plain.precision(s) for s in range(4)], abs=1e-12)
 

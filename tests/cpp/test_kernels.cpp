@@ -160,15 +160,16 @@ TEST(ftrl_lanes_match_one_coordinate_at_a_time) {
         }
         const FtrlRule rule{.alpha = kAcceptAlpha};
         for (int step = 0; step < 3000; ++step) {
-            alignas(32) double gradient[1][kDenseLanes];
-            double * g = gradient[0];
-            for (int i = 0; i < kDenseLanes; ++i) {
-                g[i] = (step + i) % 3 == 0 ? 0.0 : 0.2 * normal(random) + 0.05 * (i % 2);
-                if (g[i] != 0.0) {
-                    weight[i] = ftrl_gated_step(single[i], g[i], weight[i], lanes.prior[i], rule);
+            alignas(32) double gradient[1][kGradients];
+            double slope[1] = {};
+            for (int i = 0; i < kDense; ++i) {
+                double & g = i < kGradients ? gradient[0][i] : slope[0];
+                g = (step + i) % 3 == 0 ? 0.0 : 0.2 * normal(random) + 0.05 * (i % 2);
+                if (g != 0.0) {
+                    weight[i] = ftrl_gated_step(single[i], g, weight[i], lanes.prior[i], rule);
                 }
             }
-            k->ftrl_steps(lanes, gradient, 1, 0);
+            k->ftrl_steps(lanes, gradient, 1, slope, 1);
         }
         for (int i = 0; i < kDenseLanes; ++i) {
             CHECK(near(lanes.weight[i], weight[i], 1e-10));
@@ -209,7 +210,7 @@ TEST(x86_variants_give_the_same_bits) {
     struct State {
         BlockFeatures features;
         alignas(32) float p[kMaxBlock][kTopK], head[kMaxBlock][kTopK], text_p[kMaxBlock + 8], path_q[kMaxBlock * kTopK];
-        alignas(32) double gradient[kMaxBlock][kDenseLanes], likelihood[kMaxBlock];
+        alignas(32) double gradient[kMaxBlock][kGradients], all[kMaxBlock], likelihood[kMaxBlock];
         LawLanes law;
         FtrlLanes dense;
         WidthLanes widths;
@@ -223,31 +224,35 @@ TEST(x86_variants_give_the_same_bits) {
         std::vector<unsigned char> bytes;
         for (int round = 0; round < 200; ++round) {
             const int n = 1 + static_cast<int>(random() % kMaxBlock);
-            alignas(32) float logits[kMaxBlock * kTopK], head[kMaxBlock], evidence[kMaxBlock][kTopK],
-                text[kMaxBlock + 8];
+            alignas(32) float logits[kMaxBlock * kTopK], head[kMaxBlock];
+            TextEvidence evidence;
             int32_t hit[kMaxBlock];
             uint8_t dead[kMaxBlock];
             for (int i = 0; i < kMaxBlock; ++i) {
                 for (int l = 0; l < kTopK; ++l) {
                     logits[i * kTopK + l] = 3.0F * normal(random);
-                    evidence[i][l] = normal(random);
                 }
                 std::sort(logits + i * kTopK, logits + (i + 1) * kTopK, std::greater<>());
                 head[i] = 0.5F + 0.49F * std::sin(normal(random));
-                text[i] = random() % 2 == 0 ? kScoreNone : normal(random);
+                evidence.pick[i] = normal(random);
+                evidence.sibling[i] = normal(random);
+                evidence.agreed[i] = normal(random);
+                evidence.lane[i] = static_cast<int32_t>(random() % 9) - 1;
+                evidence.text[i] = random() % 2 == 0 ? kScoreNone : normal(random);
                 hit[i] = static_cast<int32_t>(random() % 9) - 1;
                 dead[i] = random() % 4 == 0 ? static_cast<uint8_t>(random()) : uint8_t{0};
             }
             double weight[kDense], phi[kBasisLanes] = {1.0, 0.3, 0.09, 0.5477, 0.2624};
             std::generate_n(weight, kDense, [&] { return static_cast<double>(normal(random)); });
             k.block_features(logits, head, n, s->features);
-            k.block_softmax(s->features, {weight, 0.1, -0.05, kTopK}, evidence, text, n, s->p, s->text_p);
+            k.block_softmax(s->features, {weight, 0.1, -0.05, kTopK}, &evidence, n, s->p, s->text_p);
             k.head_estimate(s->features, 1.3F, n, s->head);
             std::fill_n(s->likelihood, kMaxBlock, 1.0); // whole vectors of positive numbers
             k.block_likelihood(s->p, kTopK, hit, n, s->likelihood);
             k.log(s->likelihood, n);
-            k.block_gradients(s->features, s->p, hit, n, s->gradient);
-            k.ftrl_steps(s->dense, s->gradient, n, 0);
+            k.block_gradients(s->features, s->p, hit, n, s->gradient, s->all);
+            std::fill(s->all + n, s->all + kMaxBlock, 0.0);
+            k.ftrl_steps(s->dense, s->gradient, n, s->all, n);
             k.law_step(s->law, phi, n % 3 == 0 ? 0.85 : -0.15);
             std::copy_n(s->dense.weight, kDenseLanes, s->widths.weight[round % kBasis]);
             std::fill_n(s->widths.high, kMaxWidths, 2.0);
@@ -272,7 +277,7 @@ TEST(gradients_are_those_of_the_scores) {
     for (const Kernels * k : variants) {
         auto f = std::make_unique<BlockFeatures>();
         alignas(32) float p[kMaxBlock][kTopK];
-        alignas(32) double gradient[kMaxBlock][kDenseLanes];
+        alignas(32) double gradient[kMaxBlock][kGradients], all[kMaxBlock];
         int32_t hit[kMaxBlock];
         const auto uniform = [&] { return static_cast<float>(random() % 1000) / 1000.0F; };
         for (int i = 0; i < kMaxBlock; ++i) {
@@ -284,7 +289,7 @@ TEST(gradients_are_those_of_the_scores) {
                 f->log_r[i][l] = l == 0 ? 0.0F : -uniform();
             }
         }
-        k->block_gradients(*f, p, hit, kMaxBlock, gradient);
+        k->block_gradients(*f, p, hit, kMaxBlock, gradient, all);
         for (int i = 0; i < kMaxBlock; ++i) {
             double want[kDense] = {};
             for (int l = 0; l < kTopK; ++l) {
@@ -302,9 +307,10 @@ TEST(gradients_are_those_of_the_scores) {
                 want[7] += e * i;
                 want[8] += e;
             }
-            for (int j = 0; j < kDense; ++j) {
+            for (int j = 0; j < kGradients; ++j) {
                 CHECK(near(gradient[i][j], want[j], 1e-13));
             }
+            CHECK(near(all[i], want[8], 1e-13));
         }
     }
 }
