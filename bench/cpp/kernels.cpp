@@ -200,6 +200,7 @@ int main(int argc, char ** argv) {
                         const int32_t begin = in_memory * thread / threads;
                         const int32_t end = in_memory * (thread + 1) / threads;
                         std::vector<float> out(static_cast<std::size_t>(rows * kColumns));
+                        const Session session(*table);
                         for (int32_t p = begin; p < end; ++p) {
                             const int32_t at = cached != 0 ? begin : p;
                             table->gemm(

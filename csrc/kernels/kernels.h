@@ -93,11 +93,35 @@ struct Kernels {
     // `values` [n] to slot `slot` of a head's keys or values.
     void (*store_key)(const float * values, int32_t n, Cache cache, void * keys, int32_t slot);
     void (*store_value)(const float * values, int32_t n, Cache cache, void * head_values, int32_t slot);
+    // Called by a thread around many products, so that each need not set up the thread's state (null: there is none).
+    // Between them the thread runs nothing else that uses matrix tiles.
+    void (*enter)() = nullptr;
+    void (*leave)() = nullptr;
 };
 
 // The fastest table this CPU can run, and a table by name ("portable"; "avx2", "avxvnni", "avx512vnni", "amx";
 // "neon", "dotprod", "i8mm"); null when this build or this CPU lacks it.
 const Kernels & kernels_best();
 const Kernels * kernels_named(const char * name);
+
+// A thread's products with one table.
+class Session {
+  public:
+    explicit Session(const Kernels & kernels) : kernels_(kernels) {
+        if (kernels_.enter != nullptr) {
+            kernels_.enter();
+        }
+    }
+    ~Session() {
+        if (kernels_.leave != nullptr) {
+            kernels_.leave();
+        }
+    }
+    Session(const Session &) = delete;
+    Session & operator=(const Session &) = delete;
+
+  private:
+    const Kernels & kernels_;
+};
 
 } // namespace adaspark::kernels

@@ -1,11 +1,17 @@
-// Products of many rows on AMX tiles. One tile instruction makes the integer sums of 32 inputs, 16 columns and up to 16
-// rows; they are scaled as in kernel_body.h, operation by operation, so results are the same bits. Fewer rows, F32
+// Products of several rows on AMX tiles. A tile instruction makes the integer sums of many inputs, 16 columns and up to
+// 16 rows; they are scaled as in kernel_body.h, operation by operation, so results are the same bits. Few rows, F32
 // activations and everything else are the AVX-512 table's.
+//
+// A tile's sums cost the same whether its rows are all used or not. So up to 8 rows, two runs of inputs with a scale
+// each share one: rows of activations are filled up with zeros, [first run | 0] and below [0 | second run].
 #define ADASPARK_SIMD amx
 #define ADASPARK_AVX512
 #define ADASPARK_VNNI _mm512_dpbusd_epi32
 #include "kernels/simd_x86.h"
 
+#include <algorithm>
+
+#include "kernels/amx_tiles.h"
 #include "kernels/scales.h"
 #include "kernels/tables.h"
 
@@ -13,51 +19,21 @@ namespace adaspark::kernels {
 
 namespace amx {
 
-constexpr int32_t kFewest = 9;   // rows from which tiles pay
-constexpr int32_t kMost = 16;    // rows of a tile
-constexpr int32_t kLeast = 8;    // rows of a group when more than kMost are cut into groups of about equal size
-constexpr int32_t kAhead = 8192; // bytes: how far ahead weights are asked for, across panels
+constexpr int32_t kFewest = 3;         // rows from which tiles pay
+constexpr int32_t kMost = kTileRows;   // rows of a product
+constexpr int32_t kShared = kMost / 2; // rows up to which two runs share a tile
+constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked for, across panels
+constexpr int32_t kPadded = 128 << 10; // bytes of activations filled up with zeros that are held at once
 
-// A block passes through stages, each this many blocks behind the one before: a tile load waits for stores to the same
-// bytes to reach the cache, and nothing younger retires meanwhile.
-constexpr int32_t kMultiply = 2; // behind the unpacking of its codes
-constexpr int32_t kStore = kMultiply + 1;
-constexpr int32_t kScale = kStore + 2;
-constexpr int32_t kRing = 4; // blocks that hold codes or sums at once, rounded up to a power of two
+// Inputs that have a scale of their own: a run.
+template <Format F> constexpr int32_t kRun = kBlock / kHalves<F>;
 
-// ---- tiles (the intrinsics of older compilers do not say that they read memory) -----------------------------------
-
-struct alignas(64) TileConfig {
-    uint8_t palette = 1;
-    uint8_t start = 0;
-    uint8_t reserved[14] = {};
-    uint16_t bytes[16] = {}; // of a row
-    uint8_t rows[16] = {};
-};
-
-inline void tile_config(const TileConfig & config) { __asm__ volatile("ldtilecfg %0" ::"m"(config)); }
-inline void tile_config_of(TileConfig & out) { __asm__ volatile("sttilecfg %0" : "=m"(out)); }
-template <int T> ADASPARK_INLINE void tile_load(const void * p, int64_t stride) {
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(T) : "memory");
-}
-template <int T> ADASPARK_INLINE void tile_store(void * p, int64_t stride) {
-    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(T) : "memory");
-}
-// C = A * B of signed bytes
-template <int C, int A, int B> ADASPARK_INLINE void tile_dot() {
-    __asm__ volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
-}
-
-// Sums are tiles 0..3 (two halves of even blocks, two of odd ones), activations 4 and 5, codes 6 and 7.
-template <Format F> void configure(int32_t rows) {
-    constexpr int32_t kInputs = kBlock / kHalves<F>;
-    TileConfig config;
-    for (int t = 0; t < 8; ++t) {
-        config.bytes[t] = t == 4 || t == 5 ? kInputs : 4 * kColumns;
-        config.rows[t] = static_cast<uint8_t>(t >= 6 ? kInputs / 4 : rows);
-    }
-    tile_config(config);
-}
+// A step is two tiles of sums. It passes through stages, each in a turn of its own: a load from bytes whose stores have
+// not reached the cache yet waits for them, and nothing younger retires meanwhile.
+template <Format F, bool Shared> constexpr int32_t kStep = (Shared ? 4 : 2) / kHalves<F>; // blocks
+constexpr int32_t kMultiply = 1; // steps behind the unpacking of the codes
+constexpr int32_t kKeep = 2;     // the sums go from tiles to memory
+constexpr int32_t kScale = 3;
 
 // ---- codes ---------------------------------------------------------------------------------------------------------
 
@@ -82,66 +58,143 @@ template <Format F> ADASPARK_INLINE void unpack(const uint8_t * codes, uint8_t *
 }
 
 template <Format F> struct alignas(64) Scratch {
-    int32_t sums[kRing][kHalves<F> * kMost * kColumns];
-    uint8_t code[kRing][kBlock * kColumns];
+    int32_t sums[2][2][kMost * kColumns]; // of the last two steps
+    uint8_t code[2][4 / kHalves<F>][kBlock * kColumns];
+    int8_t last[kMost * kBlock]; // activations of the last block: a tile always loads kMost rows
+    int8_t padded[kPadded];
+    int8_t slack[kMost * kTileRow]; // read after the padded rows
 };
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-// Rows row .. row + RB - 1 of a panel; tiles begin `skip` rows before.
-template <Format F, int RB> void panel_store(const Gemm & g, int32_t panel, int32_t row, int32_t skip, Scratch<F> & s) {
-    constexpr int32_t kInputs = kBlock / kHalves<F>;
+// Blocks whose padded activations are held at once; a multiple of every step.
+template <Format F> int32_t padded_blocks(int32_t rows) { return kPadded / (rows * kHalves<F> * 2 * kRun<F>) / 8 * 8; }
+
+// Activations of `count` blocks from `first` on, as tiles of two runs load them: [pair of runs][2][rows][2 * kRun].
+template <Format F> __attribute__((noinline)) void pad(const Gemm & g, int32_t first, int32_t count, int8_t * out) {
+    const int8_t * q = g.a.q + static_cast<int64_t>(first) * g.a.rows * kBlock;
+    for (int32_t b = 0; b < count; ++b, q += static_cast<int64_t>(g.a.rows) * kBlock) {
+        for (int32_t r = 0; r < g.rows; ++r) {
+            const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(q + r * kBlock));
+            if constexpr (kHalves<F> == 2) {
+                int8_t * at = out + (2 * b * g.rows + r) * kBlock;
+                _mm256_store_si256(reinterpret_cast<__m256i *>(at),
+                                   _mm256_zextsi128_si256(_mm256_castsi256_si128(codes)));
+                _mm256_store_si256(reinterpret_cast<__m256i *>(at + g.rows * kBlock),
+                                   _mm256_blend_epi32(_mm256_setzero_si256(), codes, 0xf0));
+            } else {
+                const __m512i wide = _mm512_zextsi256_si512(codes);
+                _mm512_store_si512(out + (b * g.rows + r) * 2 * kBlock,
+                                   b % 2 == 0 ? wide : _mm512_shuffle_i64x2(wide, wide, 0x4e));
+            }
+        }
+    }
+}
+
+// Rows row .. row + RB - 1 of a panel. Not shared: RB is at least kShared.
+template <Format F, int RB, bool Shared>
+__attribute__((flatten)) void panel_store(const Gemm & g, int32_t panel, int32_t row, Scratch<F> & s) {
+    constexpr int32_t kBlocks = kStep<F, Shared>;
+    constexpr int32_t kInputs = Shared ? 2 * kRun<F> : kRun<F>; // of a tile
+    constexpr int32_t kCodeBytes = kInputs * kColumns;
+    constexpr int32_t kRunsOfTile = Shared ? 2 : 1;
     const uint8_t * w = g.w + static_cast<std::size_t>(panel) * panel_bytes(F, g.k);
     const uint8_t * codes = w + panel_scales(F, g.k);
     const int32_t blocks = g.k / kBlock;
     FW acc[RB];
     each<RB>([&](auto r) { acc[r] = zero_wide(); });
     Scales<F> scales = {w, 0, {}, {}, {}, {}};
+    if (!Shared && RB < kMost) {
+        std::memcpy(s.last, g.a.q + (static_cast<int64_t>(blocks - 1) * g.a.rows + row) * kBlock, RB * kBlock);
+    }
 
-    const auto multiply = [&](int32_t b, auto odd) {
-        const uint8_t * code = F == Format::q8_0 ? codes + static_cast<int64_t>(b) * code_bytes(F) : s.code[b % kRing];
-        const int8_t * a = g.a.q + (static_cast<int64_t>(b) * g.a.rows + row - skip) * kBlock;
-        each<kHalves<F>>([&](auto h) {
-            constexpr int kPair = kHalves<F> == 2 ? h : odd;
-            tile_load<6 + kPair>(code + h * kInputs * kColumns, 4 * kColumns);
-            tile_load<4 + kPair>(a + h * kInputs, kBlock);
-            tile_dot<2 * odd + h, 4 + kPair, 6 + kPair>();
+    const auto unpack_block = [&](int32_t b, int32_t place, int32_t step) {
+        const uint8_t * code = codes + static_cast<int64_t>(b) * code_bytes(F);
+        for (int j = 0; j <= code_bytes(F) && row == 0; j += 64) {
+            ADASPARK_PREFETCH(code + kAhead + j);
+        }
+        if constexpr (F != Format::q8_0) {
+            unpack<F>(code, s.code[step % 2][place]);
+        }
+    };
+    const auto multiply = [&](int32_t first, int32_t b, int32_t step, auto tile) { // the step's blocks from b on
+        constexpr int32_t kAt = tile * kCodeBytes;
+        const uint8_t * code = s.code[step % 2][0] + kAt;
+        if (F == Format::q8_0) {
+            code = codes + static_cast<int64_t>(b) * code_bytes(F) + kAt;
+            if (Shared && b + 2 * tile == blocks - 1) { // half a tile: what would be read after it may not be there
+                std::memcpy(s.code[0][0], code, code_bytes(F));
+                code = s.code[0][0];
+            }
+        }
+        if constexpr (Shared) {
+            const int32_t pair = (b - first) * kHalves<F> / 2 + tile;
+            tile_product<tile, kInputs>(s.padded + pair * 2 * RB * kInputs, kInputs, code);
+        } else {
+            constexpr int32_t kBlockOf = tile / kHalves<F>;
+            const int8_t * a = RB < kMost && b + kBlockOf == blocks - 1
+                                   ? s.last
+                                   : g.a.q + (static_cast<int64_t>(b + kBlockOf) * g.a.rows + row) * kBlock;
+            tile_product<tile, kInputs>(a + tile % kHalves<F> * kInputs, kBlock, code);
+        }
+    };
+    const auto keep = [&](int32_t step) {
+        each<2>([&](auto tile) {
+            tile_store<tile>(s.sums[step % 2][tile], kTileRow);
+            tile_zero<tile>();
         });
     };
-    const auto keep = [&](int32_t b, auto odd) {
-        each<kHalves<F>>(
-            [&](auto h) { tile_store<2 * odd + h>(s.sums[b % kRing] + h * kMost * kColumns, 4 * kColumns); });
-    };
-    for (int32_t i = 0; i < blocks + kScale; ++i) {
-        if (i < blocks) {
-            const uint8_t * code = codes + static_cast<int64_t>(i) * code_bytes(F);
-            for (int j = 0; j <= code_bytes(F) && row == 0; j += 64) {
-                ADASPARK_PREFETCH(code + kAhead + j);
-            }
-            if constexpr (F != Format::q8_0) {
-                unpack<F>(code, s.code[i % kRing]);
-            }
-        }
-        if (const int32_t b = i - kMultiply; b >= 0 && b < blocks) {
-            b % 2 == 0 ? multiply(b, Index<0>{}) : multiply(b, Index<1>{});
-        }
-        if (const int32_t b = i - kStore; b >= 0 && b < blocks) {
-            b % 2 == 0 ? keep(b, Index<0>{}) : keep(b, Index<1>{});
-        }
-        if (const int32_t b = i - kScale; b >= 0) {
-            const int64_t at = static_cast<int64_t>(b) * g.a.rows + row;
-            const int32_t * sums = s.sums[b % kRing] + skip * kColumns;
-            scales.next(b);
-            each<RB>([&](auto r) {
-                const FW d = set1_wide(g.a.d[at + r]);
-                each<kHalves<F>>([&](auto h) {
-                    const IW sum = {_mm512_load_si512(sums + (h * kMost + r) * kColumns)};
-                    acc[r] = fma(to_float(sum), mul(scales.scale[h], d), acc[r]);
-                });
-                if constexpr (has_minimum(F)) {
-                    acc[r] = fma(scales.minimum, set1_wide(g.a.dsum[at + r]), acc[r]);
-                }
+    const auto scale = [&](int32_t b, int32_t step, auto place) {
+        const int64_t at = static_cast<int64_t>(b) * g.a.rows + row;
+        scales.next(b);
+        each<RB>([&](auto r) {
+            const FW d = set1_wide(g.a.d[at + r]);
+            each<kHalves<F>>([&](auto h) {
+                constexpr int32_t kOf = place * kHalves<F> + h; // the run's place in the step
+                const int32_t * sums = s.sums[step % 2][kOf / kRunsOfTile];
+                const IW sum = {_mm512_load_si512(sums + (kOf % kRunsOfTile * RB + r) * kColumns)};
+                acc[r] = fma(to_float(sum), mul(scales.scale[h], d), acc[r]);
             });
+            if constexpr (has_minimum(F)) {
+                acc[r] = fma(scales.minimum, set1_wide(g.a.dsum[at + r]), acc[r]);
+            }
+        });
+    };
+
+    const int32_t held = Shared ? padded_blocks<F>(RB) : blocks;
+    for (int32_t first = 0; first < blocks; first += held) {
+        const int32_t end = std::min(blocks, first + held);
+        if (Shared && (blocks > held || panel == g.panel_begin)) {
+            pad<F>(g, first, end - first, s.padded);
+        }
+        const int32_t steps = (end - first + kBlocks - 1) / kBlocks;
+        for (int32_t i = 0; i < steps + kScale; ++i) {
+            if (i < steps) {
+                const int32_t b = first + i * kBlocks;
+                each<kBlocks>([&](auto place) {
+                    if (b + place < end) {
+                        unpack_block(b + place, place, i);
+                    }
+                });
+            }
+            if (const int32_t step = i - kKeep; step >= 0 && step < steps) {
+                keep(step);
+            }
+            if (const int32_t step = i - kMultiply; step >= 0 && step < steps) {
+                const int32_t b = first + step * kBlocks;
+                multiply(first, b, step, Index<0>{});
+                if (b + kBlocks / 2 < end) {
+                    multiply(first, b, step, Index<1>{});
+                }
+            }
+            if (const int32_t step = i - kScale; step >= 0) {
+                const int32_t b = first + step * kBlocks;
+                each<kBlocks>([&](auto place) {
+                    if (b + place < end) {
+                        scale(b + place, step, place);
+                    }
+                });
+            }
         }
     }
 
@@ -156,36 +209,57 @@ template <Format F, int RB> void panel_store(const Gemm & g, int32_t panel, int3
     });
 }
 
-template <Format F, int N>
-void panel_some_rows(const Gemm & g, int32_t panel, int32_t row, int32_t n, int32_t skip, Scratch<F> & s) {
-    if constexpr (N > kLeast) {
+template <Format F, int N, bool Shared>
+void panel_some_rows(const Gemm & g, int32_t panel, int32_t row, int32_t n, Scratch<F> & s) {
+    if constexpr (N > (Shared ? kFewest : kShared)) {
         if (n < N) {
-            return panel_some_rows<F, N - 1>(g, panel, row, n, skip, s);
+            return panel_some_rows<F, N - 1, Shared>(g, panel, row, n, s);
         }
     }
-    panel_store<F, N>(g, panel, row, skip, s);
+    panel_store<F, N, Shared>(g, panel, row, s);
 }
 
 template <Format F> void gemm_format(const Gemm & g) {
     Scratch<F> scratch;
-    TileConfig before; // ggml sets its own once a thread and relies on it
-    tile_config_of(before);
     const int32_t groups = (g.rows + kMost - 1) / kMost;
-    const int32_t largest = (g.rows + groups - 1) / groups; // groups of about equal size, the larger ones first
-    configure<F>(largest);
     for (int32_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
+        if (g.rows <= kShared) {
+            panel_some_rows<F, kShared, true>(g, panel, 0, g.rows, scratch);
+            continue;
+        }
         for (int32_t i = 0, row = 0; i < groups; ++i) {
-            const int32_t n = (g.rows - row + groups - i - 1) / (groups - i);
-            panel_some_rows<F, kMost>(g, panel, row, n, largest - n, scratch);
+            const int32_t n = (g.rows - row + groups - i - 1) / (groups - i); // groups of about equal size
+            panel_some_rows<F, kMost, false>(g, panel, row, n, scratch);
             row += n;
         }
     }
-    tile_config(before);
+}
+
+// ---- configuration -------------------------------------------------------------------------------------------------
+
+constexpr TileConfig kConfig = tile_config();
+thread_local TileConfig t_before; // ggml sets its own once a thread and relies on it
+thread_local bool t_entered = false;
+
+void enter() {
+    store_config(t_before);
+    load_config(kConfig);
+    t_entered = true;
+}
+
+void leave() {
+    load_config(t_before);
+    t_entered = false;
 }
 
 void gemm(const Gemm & g) {
-    if (g.rows < kFewest) {
+    if (g.rows < kFewest || !is_quantized(g.format)) {
         return kAvx512Vnni.gemm(g);
+    }
+    if (!t_entered) {
+        enter();
+        gemm(g);
+        return leave();
     }
     switch (g.format) {
     case Format::q8_0:
@@ -205,7 +279,7 @@ void gemm(const Gemm & g) {
     case Format::q6_k:
         return gemm_format<Format::q6_k>(g);
     default:
-        return kAvx512Vnni.gemm(g);
+        return;
     }
 }
 
@@ -216,6 +290,8 @@ const Kernels & amx_table() {
         Kernels t = kAvx512Vnni;
         t.name = "amx";
         t.gemm = amx::gemm;
+        t.enter = amx::enter;
+        t.leave = amx::leave;
         return t;
     }();
     return table;
