@@ -6,6 +6,9 @@
 
 #include "kernels/unroll.h"
 
+// On a lambda: it is part of the function around it.
+#define ADASPARK_INLINED __attribute__((always_inline))
+
 namespace adaspark::kernels::amx {
 
 constexpr int32_t kTileRows = 16;
@@ -44,17 +47,24 @@ template <int T> ADASPARK_INLINE void tile_store(void * p, int64_t stride) {
 }
 template <int T> ADASPARK_INLINE void tile_zero() { __asm__ volatile("tilezero %%tmm%c0" ::"i"(T)); }
 
-// C = A * B of signed bytes, K inputs. A tile that is not zero holds one of the few registers that tiles are renamed
-// to; while the core's other thread runs too they are so few that loads and products would go one at a time.
+// C += A * B of signed bytes, K inputs. C is zero before, A and B after it. A tile that is not zero holds one of the
+// few registers that tiles are renamed to; while the core's other thread runs too they are so few that loads and
+// products would go one at a time.
 template <int C, int K>
 ADASPARK_INLINE void tile_product(const void * activations, int64_t stride, const void * codes) {
     constexpr int kA = kActivations<K>;
     constexpr int kB = kCodes<K>;
     tile_load<kB>(codes, kTileRow);
     tile_load<kA>(activations, stride);
-    __asm__ volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(kA), "i"(kB));
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(kA), "i"(kB));
     tile_zero<kA>();
     tile_zero<kB>();
+}
+
+// Sums go to memory; the tile is zero again.
+template <int C> ADASPARK_INLINE void tile_keep(int32_t * sums) {
+    tile_store<C>(sums, kTileRow);
+    tile_zero<C>();
 }
 
 } // namespace adaspark::kernels::amx

@@ -19,21 +19,21 @@ namespace adaspark::kernels {
 
 namespace amx {
 
-constexpr int32_t kFewest = 3;         // rows from which tiles pay
-constexpr int32_t kMost = kTileRows;   // rows of a product
-constexpr int32_t kShared = kMost / 2; // rows up to which two runs share a tile
-constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked for, across panels
-constexpr int32_t kPadded = 128 << 10; // bytes of activations filled up with zeros that are held at once
+constexpr int32_t kFewest = 3;             // rows from which tiles pay
+constexpr int32_t kMost = kTileRows;       // rows of a product
+constexpr int32_t kShared = kMost / 2;     // rows up to which two runs share a tile
+constexpr int32_t kAhead = 8192;           // bytes: how far ahead weights are asked for, across panels
+constexpr int32_t kPadded = 128 << 10;     // bytes of activations filled up with zeros that are held at once
+constexpr int32_t kPaddedRow = 2 * kBlock; // bytes of a row's block
 
 // Inputs that have a scale of their own: a run.
 template <Format F> constexpr int32_t kRun = kBlock / kHalves<F>;
 
-// A step is two tiles of sums. It passes through stages, each in a turn of its own: a load from bytes whose stores have
-// not reached the cache yet waits for them, and nothing younger retires meanwhile.
-template <Format F, bool Shared> constexpr int32_t kStep = (Shared ? 4 : 2) / kHalves<F>; // blocks
-constexpr int32_t kMultiply = 1; // steps behind the unpacking of the codes
-constexpr int32_t kKeep = 2;     // the sums go from tiles to memory
-constexpr int32_t kScale = 3;
+// A panel is multiplied some tiles at a time: first all their codes are unpacked, then come all products, then all sums
+// are scaled. A load from bytes whose stores have not reached the cache yet waits for them, and nothing younger retires
+// meanwhile; what lies between is still in the first cache.
+constexpr int32_t kTiles = 6;
+template <Format F, bool Shared> constexpr int32_t kBlocks = kTiles * (Shared ? 2 : 1) / kHalves<F>;
 
 // ---- codes ---------------------------------------------------------------------------------------------------------
 
@@ -58,17 +58,14 @@ template <Format F> ADASPARK_INLINE void unpack(const uint8_t * codes, uint8_t *
 }
 
 template <Format F> struct alignas(64) Scratch {
-    int32_t sums[2][2][kMost * kColumns]; // of the last two steps
-    uint8_t code[2][4 / kHalves<F>][kBlock * kColumns];
+    int32_t sums[kTiles][kMost * kColumns];
+    uint8_t code[kBlocks<F, true>][kBlock * kColumns];
     int8_t last[kMost * kBlock]; // activations of the last block: a tile always loads kMost rows
     int8_t padded[kPadded];
     int8_t slack[kMost * kTileRow]; // read after the padded rows
 };
 
 // ---- products ------------------------------------------------------------------------------------------------------
-
-// Blocks whose padded activations are held at once; a multiple of every step.
-template <Format F> int32_t padded_blocks(int32_t rows) { return kPadded / (rows * kHalves<F> * 2 * kRun<F>) / 8 * 8; }
 
 // Activations of `count` blocks from `first` on, as tiles of two runs load them: [pair of runs][2][rows][2 * kRun].
 template <Format F> __attribute__((noinline)) void pad(const Gemm & g, int32_t first, int32_t count, int8_t * out) {
@@ -91,115 +88,115 @@ template <Format F> __attribute__((noinline)) void pad(const Gemm & g, int32_t f
     }
 }
 
-// Rows row .. row + RB - 1 of a panel. Not shared: RB is at least kShared.
+// The sums of `count` blocks from `first` on, some of a panel's.
 template <Format F, int RB, bool Shared>
-__attribute__((flatten)) void panel_store(const Gemm & g, int32_t panel, int32_t row, Scratch<F> & s) {
-    constexpr int32_t kBlocks = kStep<F, Shared>;
+ADASPARK_INLINE void sums_of(const Gemm & g, const uint8_t * codes, int32_t first, int32_t count, int32_t row,
+                             const int8_t * padded, Scratch<F> & s) {
     constexpr int32_t kInputs = Shared ? 2 * kRun<F> : kRun<F>; // of a tile
-    constexpr int32_t kCodeBytes = kInputs * kColumns;
-    constexpr int32_t kRunsOfTile = Shared ? 2 : 1;
+    constexpr int32_t kBytes = kInputs * kColumns;
+    const uint8_t * code = s.code[0];
+    if constexpr (F == Format::q8_0) {
+        code = codes;
+    }
+    for (int32_t b = 0; b < count; ++b, codes += code_bytes(F)) {
+        for (int j = 0; j <= code_bytes(F) && row == 0; j += 64) {
+            ADASPARK_PREFETCH(codes + kAhead + j);
+        }
+        if constexpr (F != Format::q8_0) {
+            unpack<F>(codes, s.code[b]);
+        } else if (Shared && b == count - 1 && b % 2 == 0) { // half a tile: what would be read after it may not exist
+            std::memcpy(s.code[0], codes, code_bytes(F));
+        }
+    }
+    const int32_t tiles = (count * kBlock + kInputs - 1) / kInputs;
+    const auto multiply = [&](int32_t t, auto tile) ADASPARK_INLINED {
+        const uint8_t * from = code + static_cast<int64_t>(t) * kBytes;
+        if constexpr (Shared) {
+            if (F == Format::q8_0 && 2 * t == count - 1) {
+                from = s.code[0];
+            }
+            tile_product<tile, kInputs>(padded + static_cast<int64_t>(t) * 2 * RB * kInputs, kInputs, from);
+        } else {
+            const int32_t b = first + t / kHalves<F>;
+            const int8_t * a = RB < kMost && (b + 1) * kBlock == g.k
+                                   ? s.last
+                                   : g.a.q + (static_cast<int64_t>(b) * g.a.rows + row) * kBlock;
+            tile_product<tile, kInputs>(a + t % kHalves<F> * kInputs, kBlock, from);
+        }
+    };
+    for (int32_t t = 0; t < tiles; t += 2) { // the sums of one are stored behind the product of the next
+        multiply(t, Index<0>{});
+        if (t > 0) {
+            tile_keep<1>(s.sums[t - 1]);
+        }
+        if (t + 1 < tiles) {
+            multiply(t + 1, Index<1>{});
+        }
+        tile_keep<0>(s.sums[t]);
+    }
+    if (tiles % 2 == 0) {
+        tile_keep<1>(s.sums[tiles - 1]);
+    }
+}
+
+// One block's sums, scaled.
+template <Format F, int RB>
+ADASPARK_INLINE void add_block(const Scales<F> & scales, const int32_t * sums, int32_t run, const float * d,
+                               const float * dsum, FW (&acc)[RB]) {
+    each<RB>([&](auto r) ADASPARK_INLINED {
+        const FW scale = set1_wide(d[r]);
+        each<kHalves<F>>([&](auto h) ADASPARK_INLINED {
+            const IW sum = {_mm512_load_si512(sums + h * run + r * kColumns)};
+            acc[r] = fma(to_float(sum), mul(scales.scale[h], scale), acc[r]);
+        });
+        if constexpr (has_minimum(F)) {
+            acc[r] = fma(scales.minimum, set1_wide(dsum[r]), acc[r]);
+        }
+    });
+}
+
+// Rows row .. row + RB - 1 of a panel. Not shared: RB is at least kShared.
+template <Format F, int RB, bool Shared> void panel_store(const Gemm & g, int32_t panel, int32_t row, Scratch<F> & s) {
+    constexpr int32_t kRunSums = (Shared ? RB : kMost) * kColumns; // from one run's sums to the next one's
     const uint8_t * w = g.w + static_cast<std::size_t>(panel) * panel_bytes(F, g.k);
     const uint8_t * codes = w + panel_scales(F, g.k);
     const int32_t blocks = g.k / kBlock;
     FW acc[RB];
-    each<RB>([&](auto r) { acc[r] = zero_wide(); });
+    each<RB>([&](auto r) ADASPARK_INLINED { acc[r] = zero_wide(); });
     Scales<F> scales = {w, 0, {}, {}, {}, {}};
     if (!Shared && RB < kMost) {
         std::memcpy(s.last, g.a.q + (static_cast<int64_t>(blocks - 1) * g.a.rows + row) * kBlock, RB * kBlock);
     }
 
-    const auto unpack_block = [&](int32_t b, int32_t place, int32_t step) {
-        const uint8_t * code = codes + static_cast<int64_t>(b) * code_bytes(F);
-        for (int j = 0; j <= code_bytes(F) && row == 0; j += 64) {
-            ADASPARK_PREFETCH(code + kAhead + j);
-        }
-        if constexpr (F != Format::q8_0) {
-            unpack<F>(code, s.code[step % 2][place]);
-        }
-    };
-    const auto multiply = [&](int32_t first, int32_t b, int32_t step, auto tile) { // the step's blocks from b on
-        constexpr int32_t kAt = tile * kCodeBytes;
-        const uint8_t * code = s.code[step % 2][0] + kAt;
-        if (F == Format::q8_0) {
-            code = codes + static_cast<int64_t>(b) * code_bytes(F) + kAt;
-            if (Shared && b + 2 * tile == blocks - 1) { // half a tile: what would be read after it may not be there
-                std::memcpy(s.code[0][0], code, code_bytes(F));
-                code = s.code[0][0];
-            }
-        }
+    const int32_t turns = (blocks + kBlocks<F, Shared> - 1) / kBlocks<F, Shared>;
+    const int32_t even = ((blocks + turns - 1) / turns + 1) / 2 * 2; // blocks a turn, about equally many
+    for (int32_t first = 0; first < blocks; first += even) {
+        const int32_t count = std::min(even, blocks - first);
+        const int8_t * padded = s.padded;
         if constexpr (Shared) {
-            const int32_t pair = (b - first) * kHalves<F> / 2 + tile;
-            tile_product<tile, kInputs>(s.padded + pair * 2 * RB * kInputs, kInputs, code);
-        } else {
-            constexpr int32_t kBlockOf = tile / kHalves<F>;
-            const int8_t * a = RB < kMost && b + kBlockOf == blocks - 1
-                                   ? s.last
-                                   : g.a.q + (static_cast<int64_t>(b + kBlockOf) * g.a.rows + row) * kBlock;
-            tile_product<tile, kInputs>(a + tile % kHalves<F> * kInputs, kBlock, code);
-        }
-    };
-    const auto keep = [&](int32_t step) {
-        each<2>([&](auto tile) {
-            tile_store<tile>(s.sums[step % 2][tile], kTileRow);
-            tile_zero<tile>();
-        });
-    };
-    const auto scale = [&](int32_t b, int32_t step, auto place) {
-        const int64_t at = static_cast<int64_t>(b) * g.a.rows + row;
-        scales.next(b);
-        each<RB>([&](auto r) {
-            const FW d = set1_wide(g.a.d[at + r]);
-            each<kHalves<F>>([&](auto h) {
-                constexpr int32_t kOf = place * kHalves<F> + h; // the run's place in the step
-                const int32_t * sums = s.sums[step % 2][kOf / kRunsOfTile];
-                const IW sum = {_mm512_load_si512(sums + (kOf % kRunsOfTile * RB + r) * kColumns)};
-                acc[r] = fma(to_float(sum), mul(scales.scale[h], d), acc[r]);
-            });
-            if constexpr (has_minimum(F)) {
-                acc[r] = fma(scales.minimum, set1_wide(g.a.dsum[at + r]), acc[r]);
-            }
-        });
-    };
-
-    const int32_t held = Shared ? padded_blocks<F>(RB) : blocks;
-    for (int32_t first = 0; first < blocks; first += held) {
-        const int32_t end = std::min(blocks, first + held);
-        if (Shared && (blocks > held || panel == g.panel_begin)) {
-            pad<F>(g, first, end - first, s.padded);
-        }
-        const int32_t steps = (end - first + kBlocks - 1) / kBlocks;
-        for (int32_t i = 0; i < steps + kScale; ++i) {
-            if (i < steps) {
-                const int32_t b = first + i * kBlocks;
-                each<kBlocks>([&](auto place) {
-                    if (b + place < end) {
-                        unpack_block(b + place, place, i);
-                    }
-                });
-            }
-            if (const int32_t step = i - kKeep; step >= 0 && step < steps) {
-                keep(step);
-            }
-            if (const int32_t step = i - kMultiply; step >= 0 && step < steps) {
-                const int32_t b = first + step * kBlocks;
-                multiply(first, b, step, Index<0>{});
-                if (b + kBlocks / 2 < end) {
-                    multiply(first, b, step, Index<1>{});
+            if (blocks * kPaddedRow * RB > kPadded) {
+                pad<F>(g, first, count, s.padded);
+            } else {
+                if (panel == g.panel_begin) {
+                    pad<F>(g, first, count, s.padded + first * kPaddedRow * RB);
                 }
+                padded += first * kPaddedRow * RB;
             }
-            if (const int32_t step = i - kScale; step >= 0) {
-                const int32_t b = first + step * kBlocks;
-                each<kBlocks>([&](auto place) {
-                    if (b + place < end) {
-                        scale(b + place, step, place);
-                    }
-                });
-            }
+        }
+        sums_of<F, RB, Shared>(g, codes + static_cast<int64_t>(first) * code_bytes(F), first, count, row, padded, s);
+        const float * d = g.a.d + static_cast<int64_t>(first) * g.a.rows + row;
+        const float * dsum = g.a.dsum + static_cast<int64_t>(first) * g.a.rows + row;
+        for (int32_t b = 0; b < count; ++b, d += g.a.rows, dsum += g.a.rows) {
+            // Runs of two blocks share a tile, or those of one, or none.
+            const int32_t * sums =
+                Shared && kHalves<F> == 1 ? s.sums[b / 2] + b % 2 * kRunSums : s.sums[Shared ? b : b * kHalves<F>];
+            scales.next(first + b);
+            add_block<F, RB>(scales, sums, kRunSums, d, dsum, acc);
         }
     }
 
     const int64_t column = static_cast<int64_t>(panel) * kColumns;
-    each<RB>([&](auto r) {
+    each<RB>([&](auto r) ADASPARK_INLINED {
         float * out = g.out + (row + r) * g.ldo + column - static_cast<int64_t>(g.panel_begin) * kColumns;
         FW y = acc[r];
         if (g.bias != nullptr) {

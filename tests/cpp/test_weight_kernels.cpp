@@ -137,6 +137,44 @@ TEST(products_equal_double_alone_together_and_on_every_instruction_set) {
     }
 }
 
+// Columns of many blocks, with a bias, added to what is there, a part of the panels, alone and in a session.
+TEST(long_products_are_equal_on_every_instruction_set) {
+    std::mt19937 rng(3);
+    for (const Format format : kFormats) {
+        for (const int32_t rows : {3, 6, 8, 12, 16, 18}) {
+            const int32_t k = (rows == 8 ? 33 : 3) * kSuper + (is_super(format) ? 0 : rows % 8 * kBlock + kBlock);
+            const Case c(format, k, 5 * kColumns, rows, rng);
+            const auto blocks = static_cast<std::size_t>(rows * k / kBlock);
+            std::vector<int8_t> q(c.x.size());
+            std::vector<float> x = c.x, d(blocks), dsum(blocks);
+            std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
+            const Activations a = {x.data(), q.data(), d.data(), dsum.data(), minus8.data(), minus8_half.data(), rows};
+            std::vector<float> expected;
+            for (const Kernels * table : tables()) {
+                for (int32_t r = 0; r < rows && is_quantized(format); ++r) {
+                    table->quantize(x.data() + static_cast<std::ptrdiff_t>(r) * k, 0, k, r, a);
+                }
+                const Gemm g = {format, c.packed.data(), k, 1, 4, a, rows, nullptr, 3 * kColumns + 5, c.x.data(), true};
+                std::vector<float> out(static_cast<std::size_t>(rows) * static_cast<std::size_t>(g.ldo), 0.5F);
+                std::vector<float> again = out;
+                Gemm to = g;
+                to.out = out.data();
+                table->gemm(to);
+                to.out = again.data();
+                {
+                    const Session session(*table);
+                    table->gemm(to);
+                }
+                if (expected.empty()) {
+                    expected = out;
+                }
+                CHECK(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)) == 0);
+                CHECK(std::memcmp(again.data(), expected.data(), out.size() * sizeof(float)) == 0);
+            }
+        }
+    }
+}
+
 TEST(rows_are_normed_activated_and_quantised_alike_on_every_instruction_set) {
     std::mt19937 rng(7);
     std::normal_distribution<float> normal;
