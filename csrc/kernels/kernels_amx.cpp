@@ -196,13 +196,16 @@ template <Format F, int RB, bool Shared> void panel_store(const Gemm & g, int32_
     }
 
     const int64_t column = static_cast<int64_t>(panel) * kColumns;
+    const int64_t ldo = g.ldo;
+    const bool more = g.add;
+    float * out = g.out + row * ldo + column - static_cast<int64_t>(g.panel_begin) * kColumns;
+    if (g.bias != nullptr) {
+        const FW bias = load_wide(g.bias + column);
+        each<RB>([&](auto r) ADASPARK_INLINED { acc[r] = add(acc[r], bias); });
+    }
     each<RB>([&](auto r) ADASPARK_INLINED {
-        float * out = g.out + (row + r) * g.ldo + column - static_cast<int64_t>(g.panel_begin) * kColumns;
-        FW y = acc[r];
-        if (g.bias != nullptr) {
-            y = add(y, load_wide(g.bias + column));
-        }
-        store(out, g.add ? add(load_wide(out), y) : y);
+        float * to = out + r * ldo;
+        store(to, more ? add(load_wide(to), acc[r]) : acc[r]);
     });
 }
 
