@@ -172,7 +172,7 @@ int main(int argc, char ** argv) {
     std::normal_distribution<float> normal;
     std::generate(x.begin(), x.end(), [&] { return normal(rng); });
     const std::size_t blocks = x.size() / kBlock;
-    std::vector<int8_t> q(x.size());
+    std::vector<int8_t> q((blocks + 1) * kCodes);
     std::vector<float> d(blocks), dsum(blocks);
     std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
 
@@ -189,8 +189,8 @@ int main(int argc, char ** argv) {
                 if (std::strcmp(name, "portable") == 0 && rows > 1) {
                     continue; // seconds each
                 }
-                const Activations a = {x.data(),      q.data(),           d.data(), dsum.data(),
-                                       minus8.data(), minus8_half.data(), rows};
+                const Activations a = {x.data(),      first_code(q.data()), d.data(), dsum.data(),
+                                       minus8.data(), minus8_half.data(),   rows};
                 for (int32_t r = 0; r < rows; ++r) {
                     table->quantize(x.data() + static_cast<std::ptrdiff_t>(r) * k, 0, k, r, a);
                 }

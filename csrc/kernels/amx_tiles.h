@@ -23,8 +23,8 @@ struct alignas(64) TileConfig {
 };
 
 // Tiles of activations and of codes, K inputs deep: 64, 32 or 16. Tiles 0 and 1 are sums.
-template <int K> constexpr int kActivations = K == 64 ? 2 : K == 32 ? 4 : 6;
-template <int K> constexpr int kCodes = kActivations<K> + 1;
+template <int K> constexpr int kTileA = K == 64 ? 2 : K == 32 ? 4 : 6;
+template <int K> constexpr int kTileB = kTileA<K> + 1;
 
 constexpr TileConfig tile_config() {
     TileConfig config;
@@ -52,8 +52,8 @@ template <int T> ADASPARK_INLINE void tile_zero() { __asm__ volatile("tilezero %
 // products would go one at a time.
 template <int C, int K>
 ADASPARK_INLINE void tile_product(const void * activations, int64_t stride, const void * codes) {
-    constexpr int kA = kActivations<K>;
-    constexpr int kB = kCodes<K>;
+    constexpr int kA = kTileA<K>;
+    constexpr int kB = kTileB<K>;
     tile_load<kB>(codes, kTileRow);
     tile_load<kA>(activations, stride);
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(kA), "i"(kB));

@@ -14,16 +14,26 @@ namespace adaspark::kernels {
 
 // Rows of activations with `k` inputs each, as F32 or as int8 with one scale for each 32 inputs (or both). The int8
 // form keeps the rows of a block of 32 together: a product over several rows reads it front to back, at constant
-// distances.
+// distances. A row of a block is 32 codes and 32 zeros, the codes first in even blocks and the zeros first in odd ones:
+// where 64 inputs are multiplied at once, each of two blocks keeps its own sums.
 struct Activations {
     float * x = nullptr;             // [rows][k]
-    int8_t * q = nullptr;            // [k / 32][rows][32], -127..127; x is about d * q
+    int8_t * q = nullptr;            // [k / 32][rows][64], -127..127; x is about d * q
     float * d = nullptr;             // [k / 32][rows]
     float * dsum = nullptr;          // [k / 32][rows] d * sum of q: what a minimum multiplies
     int32_t * minus8 = nullptr;      // [k / 32][rows] -8 * sum of q: what an offset of 8 takes away
     int32_t * minus8_half = nullptr; // [k / 32][2][rows] the same of the first and of the second 16
     int32_t rows = 0;                // of the int8 form's layout
+
+    int8_t * codes(int32_t block, int32_t row) const {
+        return q + (static_cast<int64_t>(block) * rows + row) * kCodes + block % 2 * kBlock;
+    }
 };
+
+// Where the int8 form begins in `bytes`, which have kCodes to spare: on a cache line, or tiles load slowly.
+inline int8_t * first_code(int8_t * bytes) {
+    return bytes + (kCodes - reinterpret_cast<std::uintptr_t>(bytes) % kCodes) % kCodes;
+}
 
 struct Gemm {
     Format format = Format::f32;

@@ -2,8 +2,8 @@
 // 16 rows; they are scaled as in kernel_body.h, operation by operation, so results are the same bits. Few rows, F32
 // activations and everything else are the AVX-512 table's.
 //
-// A tile's sums cost the same whether its rows are all used or not. So up to 8 rows, two runs of inputs with a scale
-// each share one: rows of activations are filled up with zeros, [first run | 0] and below [0 | second run].
+// A tile's sums cost the same whether its rows are all used or not. So up to 8 rows, two blocks share one: activations
+// are stored with zeros beside them, rows of [even block | 0] and after them rows of [0 | odd block].
 #define ADASPARK_SIMD amx
 #define ADASPARK_AVX512
 #define ADASPARK_VNNI _mm512_dpbusd_epi32
@@ -19,20 +19,16 @@ namespace adaspark::kernels {
 
 namespace amx {
 
-constexpr int32_t kFewest = 3;             // rows from which tiles pay
-constexpr int32_t kMost = kTileRows;       // rows of a product
-constexpr int32_t kShared = kMost / 2;     // rows up to which two runs share a tile
-constexpr int32_t kAhead = 8192;           // bytes: how far ahead weights are asked for, across panels
-constexpr int32_t kPadded = 128 << 10;     // bytes of activations filled up with zeros that are held at once
-constexpr int32_t kPaddedRow = 2 * kBlock; // bytes of a row's block
-
-// Inputs that have a scale of their own: a run.
-template <Format F> constexpr int32_t kRun = kBlock / kHalves<F>;
+constexpr int32_t kFewest = 5;         // rows from which tiles pay, where two blocks can share one
+constexpr int32_t kMost = kTileRows;   // rows of a product
+constexpr int32_t kShared = kMost / 2; // rows up to which two blocks share a tile
+constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked for, across panels
 
 // A panel is multiplied some tiles at a time: first all their codes are unpacked, then come all products, then all sums
 // are scaled. A load from bytes whose stores have not reached the cache yet waits for them, and nothing younger retires
 // meanwhile; what lies between is still in the first cache.
 constexpr int32_t kTiles = 6;
+template <Format F> constexpr int32_t kRun = kBlock / kHalves<F>; // inputs that have a sum of their own
 template <Format F, bool Shared> constexpr int32_t kBlocks = kTiles * (Shared ? 2 : 1) / kHalves<F>;
 
 // ---- codes ---------------------------------------------------------------------------------------------------------
@@ -57,42 +53,19 @@ template <Format F> ADASPARK_INLINE void unpack(const uint8_t * codes, uint8_t *
     });
 }
 
-template <Format F> struct alignas(64) Scratch {
+struct alignas(64) Scratch {
     int32_t sums[kTiles][kMost * kColumns];
-    uint8_t code[kBlocks<F, true>][kBlock * kColumns];
-    int8_t last[kMost * kBlock]; // activations of the last block: a tile always loads kMost rows
-    int8_t padded[kPadded];
-    int8_t slack[kMost * kTileRow]; // read after the padded rows
+    uint8_t code[2 * kTiles][kBlock * kColumns];
+    int8_t last[kMost * kCodes]; // activations of the last tile, which always loads kMost rows
 };
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-// Activations of `count` blocks from `first` on, as tiles of two runs load them: [pair of runs][2][rows][2 * kRun].
-template <Format F> __attribute__((noinline)) void pad(const Gemm & g, int32_t first, int32_t count, int8_t * out) {
-    const int8_t * q = g.a.q + static_cast<int64_t>(first) * g.a.rows * kBlock;
-    for (int32_t b = 0; b < count; ++b, q += static_cast<int64_t>(g.a.rows) * kBlock) {
-        for (int32_t r = 0; r < g.rows; ++r) {
-            const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(q + r * kBlock));
-            if constexpr (kHalves<F> == 2) {
-                int8_t * at = out + (2 * b * g.rows + r) * kBlock;
-                _mm256_store_si256(reinterpret_cast<__m256i *>(at),
-                                   _mm256_zextsi128_si256(_mm256_castsi256_si128(codes)));
-                _mm256_store_si256(reinterpret_cast<__m256i *>(at + g.rows * kBlock),
-                                   _mm256_blend_epi32(_mm256_setzero_si256(), codes, 0xf0));
-            } else {
-                const __m512i wide = _mm512_zextsi256_si512(codes);
-                _mm512_store_si512(out + (b * g.rows + r) * 2 * kBlock,
-                                   b % 2 == 0 ? wide : _mm512_shuffle_i64x2(wide, wide, 0x4e));
-            }
-        }
-    }
-}
-
 // The sums of `count` blocks from `first` on, some of a panel's.
-template <Format F, int RB, bool Shared>
+template <Format F, bool Shared>
 ADASPARK_INLINE void sums_of(const Gemm & g, const uint8_t * codes, int32_t first, int32_t count, int32_t row,
-                             const int8_t * padded, Scratch<F> & s) {
-    constexpr int32_t kInputs = Shared ? 2 * kRun<F> : kRun<F>; // of a tile
+                             Scratch & s) {
+    constexpr int32_t kInputs = Shared ? 2 * kBlock : kRun<F>; // of a tile
     constexpr int32_t kBytes = kInputs * kColumns;
     const uint8_t * code = s.code[0];
     if constexpr (F == Format::q8_0) {
@@ -109,20 +82,15 @@ ADASPARK_INLINE void sums_of(const Gemm & g, const uint8_t * codes, int32_t firs
         }
     }
     const int32_t tiles = (count * kBlock + kInputs - 1) / kInputs;
+    const int32_t last = Shared ? (g.k / kBlock - 1) / 2 * 2 : g.k / kBlock - 1; // first block of the last tile
     const auto multiply = [&](int32_t t, auto tile) ADASPARK_INLINED {
         const uint8_t * from = code + static_cast<int64_t>(t) * kBytes;
-        if constexpr (Shared) {
-            if (F == Format::q8_0 && 2 * t == count - 1) {
-                from = s.code[0];
-            }
-            tile_product<tile, kInputs>(padded + static_cast<int64_t>(t) * 2 * RB * kInputs, kInputs, from);
-        } else {
-            const int32_t b = first + t / kHalves<F>;
-            const int8_t * a = RB < kMost && (b + 1) * kBlock == g.k
-                                   ? s.last
-                                   : g.a.q + (static_cast<int64_t>(b) * g.a.rows + row) * kBlock;
-            tile_product<tile, kInputs>(a + t % kHalves<F> * kInputs, kBlock, from);
+        if (F == Format::q8_0 && Shared && 2 * t == count - 1) {
+            from = s.code[0];
         }
+        const int32_t b = first + (Shared ? 2 * t : t / kHalves<F>);
+        const int8_t * a = b == last ? s.last + b % 2 * kBlock : g.a.codes(b, row);
+        tile_product<tile, kInputs>(a + (Shared ? 0 : t % kHalves<F> * kInputs), kCodes, from);
     };
     for (int32_t t = 0; t < tiles; t += 2) { // the sums of one are stored behind the product of the next
         multiply(t, Index<0>{});
@@ -141,12 +109,12 @@ ADASPARK_INLINE void sums_of(const Gemm & g, const uint8_t * codes, int32_t firs
 
 // One block's sums, scaled.
 template <Format F, int RB>
-ADASPARK_INLINE void add_block(const Scales<F> & scales, const int32_t * sums, int32_t run, const float * d,
-                               const float * dsum, FW (&acc)[RB]) {
+ADASPARK_INLINE void add_block(const Scales<F> & scales, const int32_t * sums, const float * d, const float * dsum,
+                               FW (&acc)[RB]) {
     each<RB>([&](auto r) ADASPARK_INLINED {
         const FW scale = set1_wide(d[r]);
         each<kHalves<F>>([&](auto h) ADASPARK_INLINED {
-            const IW sum = {_mm512_load_si512(sums + h * run + r * kColumns)};
+            const IW sum = {_mm512_load_si512(sums + (h * kMost + r) * kColumns)};
             acc[r] = fma(to_float(sum), mul(scales.scale[h], scale), acc[r]);
         });
         if constexpr (has_minimum(F)) {
@@ -155,43 +123,26 @@ ADASPARK_INLINE void add_block(const Scales<F> & scales, const int32_t * sums, i
     });
 }
 
-// Rows row .. row + RB - 1 of a panel. Not shared: RB is at least kShared.
-template <Format F, int RB, bool Shared> void panel_store(const Gemm & g, int32_t panel, int32_t row, Scratch<F> & s) {
-    constexpr int32_t kRunSums = (Shared ? RB : kMost) * kColumns; // from one run's sums to the next one's
+// Rows row .. row + RB - 1 of a panel; s.last is theirs. Not shared: RB is at least kShared.
+template <Format F, int RB, bool Shared> void panel_store(const Gemm & g, int32_t panel, int32_t row, Scratch & s) {
+    constexpr int32_t kUnit = Shared ? 2 : 1; // blocks of a turn: a multiple of it
     const uint8_t * w = g.w + static_cast<std::size_t>(panel) * panel_bytes(F, g.k);
     const uint8_t * codes = w + panel_scales(F, g.k);
     const int32_t blocks = g.k / kBlock;
     FW acc[RB];
     each<RB>([&](auto r) ADASPARK_INLINED { acc[r] = zero_wide(); });
     Scales<F> scales = {w, 0, {}, {}, {}, {}};
-    if (!Shared && RB < kMost) {
-        std::memcpy(s.last, g.a.q + (static_cast<int64_t>(blocks - 1) * g.a.rows + row) * kBlock, RB * kBlock);
-    }
-
     const int32_t turns = (blocks + kBlocks<F, Shared> - 1) / kBlocks<F, Shared>;
-    const int32_t even = ((blocks + turns - 1) / turns + 1) / 2 * 2; // blocks a turn, about equally many
+    const int32_t even = ((blocks + turns - 1) / turns + kUnit - 1) / kUnit * kUnit; // about equally many a turn
     for (int32_t first = 0; first < blocks; first += even) {
         const int32_t count = std::min(even, blocks - first);
-        const int8_t * padded = s.padded;
-        if constexpr (Shared) {
-            if (blocks * kPaddedRow * RB > kPadded) {
-                pad<F>(g, first, count, s.padded);
-            } else {
-                if (panel == g.panel_begin) {
-                    pad<F>(g, first, count, s.padded + first * kPaddedRow * RB);
-                }
-                padded += first * kPaddedRow * RB;
-            }
-        }
-        sums_of<F, RB, Shared>(g, codes + static_cast<int64_t>(first) * code_bytes(F), first, count, row, padded, s);
+        sums_of<F, Shared>(g, codes + static_cast<int64_t>(first) * code_bytes(F), first, count, row, s);
         const float * d = g.a.d + static_cast<int64_t>(first) * g.a.rows + row;
         const float * dsum = g.a.dsum + static_cast<int64_t>(first) * g.a.rows + row;
         for (int32_t b = 0; b < count; ++b, d += g.a.rows, dsum += g.a.rows) {
-            // Runs of two blocks share a tile, or those of one, or none.
-            const int32_t * sums =
-                Shared && kHalves<F> == 1 ? s.sums[b / 2] + b % 2 * kRunSums : s.sums[Shared ? b : b * kHalves<F>];
+            const int32_t * sums = Shared ? s.sums[b / 2] + b % 2 * g.a.rows * kColumns : s.sums[b * kHalves<F>];
             scales.next(first + b);
-            add_block<F, RB>(scales, sums, kRunSums, d, dsum, acc);
+            add_block<F, RB>(scales, sums, d, dsum, acc);
         }
     }
 
@@ -210,26 +161,40 @@ template <Format F, int RB, bool Shared> void panel_store(const Gemm & g, int32_
 }
 
 template <Format F, int N, bool Shared>
-void panel_some_rows(const Gemm & g, int32_t panel, int32_t row, int32_t n, Scratch<F> & s) {
+void some_rows(const Gemm & g, int32_t panel, int32_t row, int32_t n, Scratch & s) {
     if constexpr (N > (Shared ? kFewest : kShared)) {
         if (n < N) {
-            return panel_some_rows<F, N - 1, Shared>(g, panel, row, n, s);
+            return some_rows<F, N - 1, Shared>(g, panel, row, n, s);
         }
     }
     panel_store<F, N, Shared>(g, panel, row, s);
 }
 
+// The rows of the last tile, with whatever after them.
+void copy_last(const Gemm & g, int32_t row, bool shared, Scratch & s) {
+    const int32_t blocks = g.k / kBlock;
+    const int32_t block = shared ? (blocks - 1) / 2 * 2 : blocks - 1;
+    const int32_t there = (blocks - 1 - block) * g.a.rows + g.rows - row;
+    std::memcpy(s.last, g.a.codes(block, row) - block % 2 * kBlock, std::min(there, kMost) * kCodes);
+}
+
 template <Format F> void gemm_format(const Gemm & g) {
-    Scratch<F> scratch;
+    Scratch scratch;
+    if constexpr (kHalves<F> == 1) {
+        if (g.rows <= kShared) {
+            copy_last(g, 0, true, scratch);
+            for (int32_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
+                some_rows<F, kShared, true>(g, panel, 0, g.rows, scratch);
+            }
+            return;
+        }
+    }
     const int32_t groups = (g.rows + kMost - 1) / kMost;
     for (int32_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
-        if (g.rows <= kShared) {
-            panel_some_rows<F, kShared, true>(g, panel, 0, g.rows, scratch);
-            continue;
-        }
         for (int32_t i = 0, row = 0; i < groups; ++i) {
             const int32_t n = (g.rows - row + groups - i - 1) / (groups - i); // groups of about equal size
-            panel_some_rows<F, kMost, false>(g, panel, row, n, scratch);
+            copy_last(g, row, false, scratch);
+            some_rows<F, kMost, false>(g, panel, row, n, scratch);
             row += n;
         }
     }
@@ -253,7 +218,9 @@ void leave() {
 }
 
 void gemm(const Gemm & g) {
-    if (g.rows < kFewest || !is_quantized(g.format)) {
+    // The rows of two blocks fit one tile where there are few, and few between them.
+    const bool shared = g.format != Format::q6_k && g.rows >= kFewest && g.rows + g.a.rows <= kMost;
+    if (!is_quantized(g.format) || (g.rows <= kShared && !shared)) {
         return kAvx512Vnni.gemm(g);
     }
     if (!t_entered) {

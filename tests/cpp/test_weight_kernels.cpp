@@ -87,7 +87,7 @@ struct Case {
 // Rows [first, first + count) of the product on one table.
 std::vector<float> product(const Kernels & kernels, const Case & c, int32_t first, int32_t count) {
     const auto blocks = static_cast<std::size_t>(count * c.k / kBlock);
-    std::vector<int8_t> q(static_cast<std::size_t>(count * c.k));
+    std::vector<int8_t> q(blocks * kCodes);
     std::vector<float> d(blocks), dsum(blocks);
     std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
     std::vector<float> x(c.x.begin() + first * c.k, c.x.begin() + (first + count) * c.k);
@@ -145,7 +145,7 @@ TEST(long_products_are_equal_on_every_instruction_set) {
             const int32_t k = (rows == 8 ? 33 : 3) * kSuper + (is_super(format) ? 0 : rows % 8 * kBlock + kBlock);
             const Case c(format, k, 5 * kColumns, rows, rng);
             const auto blocks = static_cast<std::size_t>(rows * k / kBlock);
-            std::vector<int8_t> q(c.x.size());
+            std::vector<int8_t> q(blocks * kCodes);
             std::vector<float> x = c.x, d(blocks), dsum(blocks);
             std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
             const Activations a = {x.data(), q.data(), d.data(), dsum.data(), minus8.data(), minus8_half.data(), rows};
@@ -208,7 +208,7 @@ TEST(rows_are_normed_activated_and_quantised_alike_on_every_instruction_set) {
         keep(row);
         table->silu_mul(extreme.data(), y.data(), kWidth, row.data());
         keep(row);
-        std::vector<int8_t> q(kWidth);
+        std::vector<int8_t> q(kBlocks * kCodes);
         std::vector<float> d(kBlocks), dsum(kBlocks);
         std::vector<int32_t> minus8(kBlocks), minus8_half(2 * kBlocks);
         table->quantize(extreme.data(), 0, kWidth, 0,
