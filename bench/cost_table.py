@@ -25,17 +25,17 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="JSON")
     args = parser.parse_args()
-    verify = _times(args.csv, args.kernels, "rows")
-    draft = _times(args.draft or args.csv, args.kernels, "draft")
+    verify = times(args.csv, args.kernels, "rows")
+    draft = times(args.draft or args.csv, args.kernels, "draft")
     table = {
-        "verify": [{"rows": n, **_line(points)} for n, points in sorted(verify.items())],
-        "draft": _line(draft[max(draft)]),
+        "verify": [{"rows": n, **line(points)} for n, points in sorted(verify.items())],
+        "draft": line(draft[max(draft)]),
         "commit_us": args.commit_us,
     }
     args.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
-def _times(path: Path, kernels: str, what: str) -> dict[int, list[tuple[int, float]]]:
+def times(path: Path, kernels: str, what: str) -> dict[int, list[tuple[int, float]]]:
     """By width: contexts and milliseconds, all passes."""
     out: dict[int, list[tuple[int, float]]] = {}
     with path.open(encoding="utf-8") as file:
@@ -48,7 +48,7 @@ def _times(path: Path, kernels: str, what: str) -> dict[int, list[tuple[int, flo
     return out
 
 
-def _line(points: list[tuple[int, float]]) -> dict[str, float]:
+def line(points: list[tuple[int, float]]) -> dict[str, float]:
     x, y = np.array(points).T
     slope, start = np.polyfit(x, y * 1e3, 1)
     return {"us": round(float(start), 2), "us_per_token": round(max(0.0, float(slope)), 6)}

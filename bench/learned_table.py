@@ -210,7 +210,7 @@ def _plot(path: Path, kernels: str, measured: Mapping[int, Measured]) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_load_options(parser)
+    add_load_options(parser, drafter=False)  # without one, rounds are plain or the text's own
     parser.add_argument("--prompts", required=True, type=Path, metavar="JSONL")
     parser.add_argument("--n-prompts", type=int, default=88, help="spread evenly over the file (default %(default)s)")
     parser.add_argument("--n-predict", type=int, default=128, help="tokens a reply (default %(default)s)")

@@ -18,6 +18,7 @@ import compare
 import learned_table
 import slow_drafter
 import tiny_models as tm
+import which_width
 import workload_switch
 from conftest import LoadDrafter, LoadTarget, ModelFiles
 from kit import learned_costs
@@ -292,3 +293,32 @@ def test_rounds_driven_from_python_give_the_plain_text(
         run = slow_drafter.decode(local, scheduler, prompt, 60, 0.0)
         assert list(run.ids) == plain.tokens[1:]
         assert run.drafted == run.rounds < 60
+
+
+# --------------------------------------------------------------------------------------------------------- which width
+
+
+def test_a_curve_s_prices_are_the_means_of_its_passes_at_one_context(tmp_path: Path) -> None:
+    lines = ["model,kernels,what,context,n,pass,median_ms"]
+    for kernels, factor in (("ggml/CUDA0", 1.0), ("llama", 2.0)):
+        for context, n, number, ms in (
+            (450, 1, 0, 1.0),
+            (450, 1, 1, 1.2),
+            (450, 9, 0, 3.0),
+            (900, 1, 0, 7.0),
+            (900, 9, 0, 9.0),
+        ):
+            lines.append(f"m,{kernels},rows,{context},{n},{number},{factor * ms}")
+        lines += [f"m,{kernels},draft,{context},7,0,{factor * 0.3}" for context in (450, 900)]
+        lines += [f"m,{kernels},draft,{context},3,0,0.1" for context in (450, 900)]
+    path = tmp_path / "verify_cost_small.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    ours, llama = which_width.curves(path, path, None)
+    assert (ours.name, llama.name) == ("small, ggml", "small, llama")
+    assert ours.contexts == [450, 900]
+    table = ours.at(450, 1000, [5.0, 50.0])
+    np.testing.assert_allclose(table.verify[:, [1, 5, 9]], np.tile([1100.0, 2050.0, 3000.0], (len(table.verify), 1)))
+    np.testing.assert_allclose(table.draft, 300.0)
+    assert llama.at(900, 1000, [5.0, 50.0]).draft[0] == pytest.approx(600.0)
+    share = which_width.curves(path, None, 0.2)[0]
+    assert share.at(900, 1000, [5.0, 50.0]).draft[0] == pytest.approx(1400.0)

@@ -13,7 +13,7 @@ from conftest import LoadDrafter, LoadTarget, ModelFiles
 from engine_tools import on_gpu, request, run
 from gguf import GGMLQuantizationType as Ggml
 from numpy.typing import NDArray
-from test_session import plain_reply, same_reply, text_prompt
+from test_session import main_prompt, plain_reply, same_reply, text_prompt
 from test_target import random_tokens
 
 from adaspark import _engine
@@ -283,6 +283,7 @@ def test_heads_of_every_format_draft(
     prompt = text_prompt(models, tm.WIDE, 83, 12)
     target.clear()
     plain = plain_reply(target, prompt, 60)
+    reference.assert_decisive(models.target(tm.WIDE), prompt, plain.tokens)
     reply = run(_engine.Session(target, drafter), target, prompt, request("tree", 16, n_predict=60))
     same_reply(reply, plain)
     assert reply.statistics["drafted"] > 0
@@ -557,6 +558,7 @@ def test_a_smaller_context_slides(
     layout = tm.DrafterSpec(taps=(0, 1, 2))
     target = load_target(tm.CYCLE)
     plain = plain_reply(target, prompt, 400)
+    reference.assert_decisive(models.target(tm.CYCLE), prompt, plain.tokens)
     session = _engine.Session(target, load_drafter(target, tm.CYCLE, layout, n_ctx=window))
     reply = run(session, target, prompt, request("chain", 7, n_predict=400))
     same_reply(reply, plain)
@@ -600,11 +602,13 @@ def test_rolling_back_over_a_window(models: ModelFiles, load_target: LoadTarget,
     session = _engine.Session(target, load_drafter(target, tm.DENSE, BASE, n_ctx=32))
     prompt = text_prompt(models, tm.DENSE, 91, 200)
     run(session, target, prompt, request("chain", 7, n_predict=50))
-    for keep in (150, 20, 199):  # texts without a near tie
+    for keep in (150, 20, 199):
         other = prompt[:keep] + text_prompt(models, tm.DENSE, 201 + keep, 10)
         reply = run(session, target, other, request("chain", 7, n_predict=40))
         target.clear()
-        same_reply(reply, plain_reply(target, other, 40))
+        plain = plain_reply(target, other, 40)
+        same_reply(reply, plain)
+        reference.assert_decisive(models.target(tm.DENSE), other, plain.tokens)
         assert reply.statistics["drafted"] > 0
 
 
@@ -667,7 +671,7 @@ def test_a_confidence_head_that_is_not_a_number(
     _, _, confidence = drafter.draft(9, 7)
     assert ((confidence >= 0.0) & (confidence <= 1.0)).all()
     target.clear()
-    prompt = text_prompt(models, tm.DENSE, 41, 12)
+    prompt = main_prompt(models, tm.DENSE)
     plain = plain_reply(target, prompt, 60)
     session = _engine.Session(target, drafter)
     same_reply(run(session, target, prompt, request("tree", 16, n_predict=60)), plain)

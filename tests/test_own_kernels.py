@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_models as tm
 from conftest import LoadDrafter, LoadTarget, ModelFiles
-from engine_tools import Tree, depth_first, f32_noise, open_target, random_tree, request, run
+from engine_tools import Tree, depth_first, f32_noise, on_gpu, open_target, random_tree, request, run
 from gguf import GGMLQuantizationType as Ggml
 from numpy.typing import NDArray
 from test_target import random_tokens
@@ -103,9 +103,10 @@ def compare_hybrid(own: _engine.Target, llama: _engine.Target, noise: float) -> 
     np.testing.assert_allclose(own.prefill([7]), llama.prefill([7]), atol=noise)
 
 
+@both_executors
 @pytest.mark.parametrize("spec", [tm.ROUTED, tm.WIDE_ROUTED], ids=["narrow", "wide"])
-def test_routed_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec) -> None:
-    compare(load_target(spec, kernels="own"), load_target(spec, kernels="llama"), f32_noise())
+def test_routed_equals_llama(load_target: LoadTarget, spec: tm.TargetSpec, kernels: str) -> None:
+    compare(load_target(spec, kernels=kernels), load_target(spec, kernels="llama"), f32_noise())
 
 
 @both_executors
@@ -139,17 +140,18 @@ def test_the_ring_of_a_hybrids_inputs_is_gone_round(load_target: LoadTarget) -> 
         ggml.prefill(context[ggml.n_past :])
 
 
+@both_executors
 @pytest.mark.parametrize("kind", [Ggml.F16, Ggml.Q8_0, Ggml.Q4_K], ids=["F16", "Q8_0", "Q4_K"])
 @pytest.mark.parametrize("spec", [tm.WIDE_ROUTED, tm.WIDE_HYBRID], ids=["routed", "hybrid"])
 def test_experts_in_every_kind_of_format(
-    models: ModelFiles, load_target: LoadTarget, spec: tm.TargetSpec, kind: Ggml
+    models: ModelFiles, load_target: LoadTarget, spec: tm.TargetSpec, kind: Ggml, kernels: str
 ) -> None:
-    """To llama.cpp on one context (its rounding may choose another expert elsewhere), and equal bits."""
+    """Equal to llama.cpp; on the CPU's kernels equal bits at any width too."""
     path = retyped(models, kind, spec)
-    context = random_tokens(6, 3)
-    own, llama = (load_target(path, kernels=k).prefill(context) for k in ("own", "llama"))
-    np.testing.assert_allclose(own, llama, atol=FORMATS[kind])
-    check_bits(path, N_VOCAB, 130, "f16")
+    ours, llama = (load_target(path, kernels=k) for k in (kernels, "llama"))
+    (compare_hybrid if spec.conv_layers else compare)(ours, llama, max(FORMATS[kind], f32_noise()))
+    if kernels == "own":
+        check_bits(path, N_VOCAB, 130, "f16")
 
 
 def test_equal_experts_go_to_the_lower_index(models: ModelFiles, load_target: LoadTarget) -> None:
@@ -357,20 +359,28 @@ DRAFTERS = {
 def test_candidates_come_from_every_part_of_a_large_vocabulary(
     load_target: LoadTarget, load_drafter: LoadDrafter, n_vocab: int
 ) -> None:
-    """ggml finds the best 8 in pieces of 1,024 columns; our kernels look at the whole row."""
+    """ggml finds the best 8 in pieces of 1,024 columns; our kernels, on the CPU, look at the whole row."""
     cycle = tuple(np.random.default_rng(61).permutation(n_vocab)[:200].tolist())
     large = dataclasses.replace(tm.DENSE, n_vocab=n_vocab, cycle=cycle)
-    blocks = []
-    for kernels in ("ggml", "own"):
-        target = load_target(large, kernels=kernels)
-        drafter = load_drafter(target, large, tm.DrafterSpec())
+    blocks, noise = [], f32_noise() if on_gpu() else 1e-3
+    for kernels, device in (("ggml", {}), ("own", {"n_gpu_layers": 0})):
+        target = load_target(large, kernels=kernels, **device)
+        drafter = load_drafter(target, large, tm.DrafterSpec(), **device)
         rng = np.random.default_rng(60)
         target.prefill(rng.integers(0, n_vocab, 50).tolist())
         blocks.append([drafter.draft(int(rng.integers(0, n_vocab)), drafter.n_draft)[:2] for _ in range(8)])
     found = set()
     for (ids, values), (expected_ids, expected_values) in zip(*blocks, strict=True):
-        np.testing.assert_array_equal(ids, expected_ids)
-        np.testing.assert_allclose(values, expected_values, atol=1e-3)
+        for row in range(len(ids)):
+            np.testing.assert_allclose(values[row], expected_values[row], atol=noise)
+            if (ids[row] != expected_ids[row]).any():
+                # Rounding on a GPU may swap neighbours, or the eighth for a ninth; another pick begins another chain.
+                assert on_gpu()
+                gaps = np.append(-np.diff(expected_values[row]), 0.0)
+                near = (gaps < noise) | (np.append(0.0, gaps[:-1]) < noise)
+                assert near[ids[row] != expected_ids[row]].all()
+                if ids[row, 0] != expected_ids[row, 0]:
+                    break
         found |= set((ids // 1024).ravel().tolist())
     assert found == set(range((n_vocab + 1023) // 1024))
 
@@ -420,8 +430,9 @@ def test_a_drafter_s_rotation_is_checked(
             load_drafter(load_target(tm.DENSE, kernels=kernels), tm.DENSE, path)
 
 
+@both_executors
 def test_what_the_own_graph_cannot_run_goes_to_llama(
-    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter
+    models: ModelFiles, load_target: LoadTarget, load_drafter: LoadDrafter, kernels: str
 ) -> None:
     base = models.target(tm.DENSE).file
     other = models.write(
@@ -430,17 +441,16 @@ def test_what_the_own_graph_cannot_run_goes_to_llama(
     unknown = load_target(other, kernels="auto")
     assert (unknown.kernels, unknown.kernels_reason) == ("llama", "architecture 'internlm2'")
     with pytest.raises(ModelError, match="internlm2"):
-        load_target(other, kernels="own")
+        load_target(other, kernels=kernels)
     with pytest.raises(ValueError, match="kernels"):
         load_target(tm.DENSE, kernels="fast")
     coarse = load_target(tm.WIDE, cache_type_k="q4_0", cache_type_v="q4_0", flash_attention="on")
     assert coarse.kernels == "llama"
     assert "cache types" in coarse.kernels_reason
-    with pytest.raises(ModelError, match="heads of 16"):
-        load_target(tm.DENSE, kernels="own", **Q8_CACHE)
+    with pytest.raises(ModelError, match="heads of 16" if kernels == "own" else "cache types"):
+        load_target(tm.DENSE, kernels=kernels, **Q8_CACHE)
     drafter = models.drafter(tm.DENSE, tm.DrafterSpec()).file
     odd = models.write(drafter.edit(set_tensors={"extra.weight": np.zeros((4, 4), np.float32)}))
     assert "extra.weight" in _engine.drafter_refusal(str(odd), _engine.TargetOptions())
-    for kernels in ("own", "ggml"):
-        with pytest.raises(DrafterError, match="--kernels llama"):
-            load_drafter(load_target(tm.DENSE, kernels=kernels), tm.DENSE, odd)
+    with pytest.raises(DrafterError, match="--kernels llama"):
+        load_drafter(load_target(tm.DENSE, kernels=kernels), tm.DENSE, odd)

@@ -362,16 +362,48 @@ def _block(
 
 
 def _routed(rng: np.random.Generator, prefix: str, spec: TargetSpec) -> Weights:
+    """A router that reads the token's code (``_codes``) and, less, the rest of the row: what rounding does to a row moves
+    the experts' shares a little and never chooses another expert."""
     unit, n = 1.0 / np.sqrt(spec.n_embd), spec.n_expert
-    # large enough to choose another expert now and then
-    bias = {prefix + "exp_probs_b.bias": _normal(rng, n, std=0.2)} if spec.architecture == "lfm2moe" else {}
-    return bias | {
-        # a wide spread of router logits: F32 noise must not choose the experts
-        prefix + "ffn_gate_inp.weight": _normal(rng, n, spec.n_embd, std=2.0 * unit),
+    biased = spec.architecture == "lfm2moe"
+    router = _normal(rng, n, spec.n_embd, std=(0.08 if biased else 0.45) * unit)
+    router[:, :n] = (6.0 if biased else 4.0) * np.eye(n)
+    # the second half of the experts is preferred to the first: that alone decides between a code's two middle ones
+    bias = np.where(np.arange(n) < n // 2, -0.1, 0.1) * rng.uniform(0.8, 1.2, n)
+    return ({prefix + "exp_probs_b.bias": bias.astype(np.float32)} if biased else {}) | {
+        prefix + "ffn_gate_inp.weight": router,
         prefix + "ffn_gate_exps.weight": _normal(rng, n, spec.n_ff, spec.n_embd, std=1.5 * unit),
         prefix + "ffn_up_exps.weight": _normal(rng, n, spec.n_ff, spec.n_embd, std=unit),
         prefix + "ffn_down_exps.weight": _normal(rng, n, spec.n_embd, spec.n_ff, std=spec.context / np.sqrt(spec.n_ff)),
     }
+
+
+def _codes(rng: np.random.Generator, spec: TargetSpec, n_vocab: int) -> NDArray[np.float32]:
+    """Which experts each token goes to, one entry an expert: high for the chosen ones, low for the others. With a bias on
+    the choice (lfm2moe) the last chosen expert and the first rejected one are both in the middle."""
+    n, used = spec.n_expert, spec.n_expert_used
+    biased = spec.architecture == "lfm2moe"
+    out = -rng.uniform(0.8 if biased else 0.6, 1.2, (n_vocab, n))
+    for code in out:
+        order = rng.permutation(n)
+        if biased:
+            middle = [rng.integers(0, n // 2), rng.integers(n // 2, n)]
+            order = np.array([e for e in order if e not in middle])
+            code[middle] = 0.0
+        high = order[: used - biased]
+        code[high] = -code[high]
+    return out.astype(np.float32)
+
+
+def _code_channels(spec: TargetSpec, w: Weights, rng: np.random.Generator) -> None:
+    """The first channels of a routed model hold the token's code; no block writes there."""
+    n = spec.n_expert
+    w["token_embd.weight"][:, :n] = _codes(rng, spec, len(w["token_embd.weight"]))
+    for name, value in w.items():
+        if name.endswith(
+            ("attn_output.weight", "shortconv.out_proj.weight", "ffn_down.weight", "ffn_down_exps.weight")
+        ):
+            value[..., :n, :] = 0.0
 
 
 def _target_keys(spec: TargetSpec, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -431,6 +463,8 @@ def make_target(spec: TargetSpec) -> TinyTarget:
                 p + "shortconv.out_proj.weight": _normal(rng, d, d, std=spec.context / np.sqrt(d)),
             }
         w |= block
+    if spec.n_expert:
+        _code_channels(spec, w, rng)
     w["token_embd_norm.weight" if spec.architecture.startswith("lfm2") else "output_norm.weight"] = _near_one(rng, d)
     if not spec.tied:
         # Row j points at the embeddings of the tokens that j succeeds; tokens nothing leads to keep a logit of 0.
@@ -456,13 +490,13 @@ def qwen2(llama: Gguf) -> Gguf:
     return Gguf("qwen2", keys | {"tokenizer.ggml.pre": "qwen2"}, {**llama.tensors, **biases})
 
 
-# Seeds whose greedy texts are varied and leave no choice closer than 0.01 (test_session checks it).
+# Seeds with greedy texts that are varied and leave no close choice (test_session, MAIN_PROMPTS).
 DENSE = TargetSpec("llama", seed=131)
 QWEN3 = TargetSpec("qwen3", seed=22, head_dim=32, n_head=2, n_head_kv=1)
 ROUTED = TargetSpec("qwen3moe", seed=193, n_expert=4, n_expert_used=2, n_ff=64)
-HYBRID = TargetSpec("lfm2", seed=104, n_layer=5, conv_layers=(0, 1, 3))
+HYBRID = TargetSpec("lfm2", seed=388, n_layer=5, conv_layers=(0, 1, 3))
 HYBRID_ROUTED = TargetSpec(
-    "lfm2moe", seed=104, n_layer=5, conv_layers=(0, 1, 3), n_expert=7, n_expert_used=3, n_ff=64, dense_lead=2
+    "lfm2moe", seed=180, n_layer=5, conv_layers=(0, 1, 3), n_expert=7, n_expert_used=3, n_ff=64, dense_lead=2
 )
 TIED = TargetSpec("llama", seed=15, tied=True, context=2.5, n_layer=3)
 # The successor always wins: the text is the cycle, and every token of the first lap occurs once.

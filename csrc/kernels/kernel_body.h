@@ -319,8 +319,9 @@ inline void values(const Attend & t, const int32_t * slots, int32_t count, int32
             each<VB>([&](auto j) { acc[n * VB + j] = fma(v[j], weight, acc[n * VB + j]); });
         });
     }
-    each<NQ>(
-        [&](auto n) { each<VB>([&](auto j) { store(t.out[query + n] + 8 + dim + kWide * j, acc[n * VB + j]); }); });
+    each<NQ>([&](auto n) {
+        each<VB>([&](auto j) { store(t.out[query + n] + kPartial + dim + kWide * j, acc[n * VB + j]); });
+    });
 }
 
 template <Cache C, int NQ, int VB = vectors_at_once(NQ)>
@@ -341,7 +342,7 @@ template <typename F> inline void by_queries(int32_t query, int32_t count, F && 
             f(n, query);
         }
     };
-    take(Index<12>{});
+    take(Index<kQueries>{});
     take(Index<6>{});
     take(Index<4>{});
     take(Index<3>{});
@@ -433,7 +434,7 @@ void merge(const float * partials, int64_t stride, int32_t count, int32_t head_d
         const F8 weight = set1(w[0]);
         total = total + w[0] * part[1];
         for (int32_t j = 0; j < head_dim; j += 8) {
-            store(out + j, fma(load(part + 8 + j), weight, load(out + j)));
+            store(out + j, fma(load(part + kPartial + j), weight, load(out + j)));
         }
     }
     const F8 inverse = set1(1.0F / total);

@@ -63,6 +63,8 @@ inline constexpr std::size_t group_bytes(Cache cache, int32_t head_dim) {
     return scales_bytes(cache, head_dim) + static_cast<std::size_t>(head_dim) * kSlots * number_bytes(cache);
 }
 inline constexpr int32_t kChunk = 128;                 // positions of one attention chunk
+inline constexpr int32_t kQueries = 12;                // of one head that attention takes together best
+inline constexpr int32_t kPartial = 16;                // floats before the values of a partial result: a cache line
 inline constexpr int32_t kTile = kChunk + 64 + kSlots; // slots that scores are computed for at once, at most
 
 // One chunk of attention for queries of one key/value head. Scores are sums over dimensions in ascending order; the
@@ -79,7 +81,7 @@ struct Attend {
     int32_t n_queries = 0;
     const int32_t * const * slots = nullptr; // per query its slots in order of position; null = slot_begin .. slot_end
     const int32_t * n_slots = nullptr;       // per query, 0..kChunk; not read when `slots` is null
-    float * const * out = nullptr;           // per query: maximum, sum, 6 unused, then the weighted values [head_dim]
+    float * const * out = nullptr;           // per query: maximum, sum, from kPartial on the weighted values [head_dim]
     float * scratch = nullptr;               // [n_queries][kTile + kChunk]
 };
 

@@ -66,7 +66,7 @@ struct Case {
     int32_t queries() const { return static_cast<int32_t>(n_slots.size()); }
 };
 
-// Partial results [query][8 + dim] of queries [first, first + count).
+// Partial results [query][kPartial + dim] of queries [first, first + count).
 std::vector<float> attended(const Kernels & kernels, const Case & c, int32_t first, int32_t count) {
     const std::size_t bytes = static_cast<std::size_t>(kHeldSlots / kSlots) * group_bytes(c.cache, c.dim);
     std::vector<uint8_t> k(bytes), v(bytes);
@@ -74,14 +74,14 @@ std::vector<float> attended(const Kernels & kernels, const Case & c, int32_t fir
         kernels.store_key(c.k.data() + s * c.dim, c.dim, c.cache, k.data(), s);
         kernels.store_value(c.v.data() + s * c.dim, c.dim, c.cache, v.data(), s);
     }
-    std::vector<float> out(static_cast<std::size_t>(count * (8 + c.dim)));
+    std::vector<float> out(static_cast<std::size_t>(count * (kPartial + c.dim)));
     std::vector<float> scratch(static_cast<std::size_t>(count * (kTile + kChunk)));
     std::vector<const float *> q;
     std::vector<float *> to;
     std::vector<const int32_t *> slots(static_cast<std::size_t>(count), c.slots.data());
     for (int32_t i = 0; i < count; ++i) {
         q.push_back(c.q.data() + (first + i) * c.dim);
-        to.push_back(out.data() + i * (8 + c.dim));
+        to.push_back(out.data() + i * (kPartial + c.dim));
     }
     Attend t;
     t.cache = c.cache;
@@ -111,7 +111,7 @@ TEST(attention_equals_double_alone_together_and_on_every_instruction_set) {
                 for (const Kernels * table : tables()) {
                     const std::vector<float> alone = attended(*table, c, queries - 1, 1);
                     CHECK(std::memcmp(alone.data(), expected.data(), 2 * sizeof(float)) == 0);
-                    CHECK(std::memcmp(alone.data() + 8, expected.data() + 8,
+                    CHECK(std::memcmp(alone.data() + kPartial, expected.data() + kPartial,
                                       static_cast<std::size_t>(dim) * sizeof(float)) == 0);
                 }
                 std::vector<double> value(static_cast<std::size_t>(dim)), key(static_cast<std::size_t>(dim));
@@ -134,7 +134,7 @@ TEST(attention_equals_double_alone_together_and_on_every_instruction_set) {
                 }
                 CHECK(std::fabs(total - static_cast<double>(expected[1])) < 1e-4 * total);
                 for (std::size_t i = 0; i < sum.size(); ++i) {
-                    CHECK(std::fabs(sum[i] - static_cast<double>(expected[8 + i])) < 1e-4 * total);
+                    CHECK(std::fabs(sum[i] - static_cast<double>(expected[kPartial + i])) < 1e-4 * total);
                 }
             }
         }
@@ -151,9 +151,9 @@ TEST(a_query_attends_alike_alone_and_in_company) {
                 const std::vector<float> all = attended(*table, c, 0, queries);
                 for (int32_t i = 0; i < queries; ++i) {
                     const std::vector<float> alone = attended(*table, c, i, 1);
-                    const float * mine = all.data() + i * (8 + c.dim);
+                    const float * mine = all.data() + i * (kPartial + c.dim);
                     CHECK(std::memcmp(mine, alone.data(), 2 * sizeof(float)) == 0);
-                    CHECK(std::memcmp(mine + 8, alone.data() + 8, 64 * sizeof(float)) == 0);
+                    CHECK(std::memcmp(mine + kPartial, alone.data() + kPartial, 64 * sizeof(float)) == 0);
                 }
             }
         }
@@ -167,8 +167,8 @@ TEST(a_nan_in_the_cache_reaches_those_who_see_it) {
         const int32_t last = c.slots.back(); // the second query alone sees it
         c.v[static_cast<std::size_t>(last * 32 + 7)] = NAN;
         for (const Kernels * table : tables()) {
-            CHECK(std::isfinite(attended(*table, c, 0, 1)[8 + 7]));
-            CHECK(std::isnan(attended(*table, c, 1, 1)[8 + 7]));
+            CHECK(std::isfinite(attended(*table, c, 0, 1)[kPartial + 7]));
+            CHECK(std::isnan(attended(*table, c, 1, 1)[kPartial + 7]));
         }
     }
 }

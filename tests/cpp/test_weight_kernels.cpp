@@ -225,11 +225,11 @@ TEST(rows_are_normed_activated_and_quantised_alike_on_every_instruction_set) {
             table->store_value(extreme.data(), kWidth, cache, group.data(), 3);
             keep(group);
         }
-        std::vector<float> partials(3 * (8 + kWidth));
+        std::vector<float> partials(3 * (kPartial + kWidth));
         for (std::size_t i = 0; i < partials.size(); ++i) {
             partials[i] = 0.5F + static_cast<float>(i * i % 97);
         }
-        table->merge(partials.data(), 8 + kWidth, 3, kWidth, row.data());
+        table->merge(partials.data(), kPartial + kWidth, 3, kWidth, row.data());
         keep(row);
         if (table == tables().front()) {
             expected = out;

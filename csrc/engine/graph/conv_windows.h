@@ -2,6 +2,8 @@
 // going back takes. A window is the taps - 1 inputs before a position; positions before the text are zero.
 #pragma once
 
+#include "engine/graph/lines.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,8 +44,8 @@ class ConvWindows {
     int32_t n_embd_;
     int32_t max_rows_;
     std::size_t window_floats_;           // of one window in all layers
-    std::vector<float> rows_;             // [layer][row][n_embd]
-    std::vector<float> window_;           // [layer][taps - 1][n_embd] before the rows of the next forward
+    LineVector<float> rows_;              // [layer][row][n_embd]
+    LineVector<float> window_;            // [layer][taps - 1][n_embd] before the rows of the next forward
     std::unique_ptr<float[], Free> kept_; // windows of every kKeep-th position, as `window_`
 };
 

@@ -8,6 +8,28 @@
 
 namespace adaspark::graph {
 
+namespace {
+
+// Numbers a thread norms again that another has normed too, rather than wait for them: about what meeting and fetching
+// the rows from the other's cache takes.
+constexpr int32_t kNormAgain = 16384;
+constexpr int32_t kPieces = 6; // of a thread's share: what one that is done early can take over
+
+constexpr int32_t kNotANumber = -1; // instead of a column: one of those compared is none
+constexpr int32_t kNone = -2;       // none were compared
+
+// Of two columns of a row the one with the larger logit, the lower one on ties; not a number where either is.
+int32_t better(std::span<const float> row, int32_t a, int32_t b) {
+    if (std::min(a, b) < 0) {
+        return a == kNone ? b : b == kNone ? a : kNotANumber;
+    }
+    const float x = row[static_cast<std::size_t>(a)];
+    const float y = row[static_cast<std::size_t>(b)];
+    return x > y || (x == y && a < b) ? a : b;
+}
+
+} // namespace
+
 Forward::Forward(const ModelSpec & spec, const Weights & weights, Workers & workers, KvCache & cache,
                  ConvWindows * windows)
     : spec_(spec), weights_(weights), workers_(workers), cache_(cache), windows_(windows),
@@ -38,9 +60,15 @@ Forward::Forward(const ModelSpec & spec, const Weights & weights, Workers & work
         shares_.resize(rows * used);
         expert_out_.resize(rows * used * n_embd);
     }
+    if (workers.size() > 1) {
+        own_rows_ = std::min(kMaxRows, kNormAgain / (spec.n_embd * (workers.size() - 1)));
+    }
     for (Scratch & s : scratch_) {
-        s.gate.resize(rows * kernels::kBlock);
-        s.up.resize(rows * kernels::kBlock);
+        const std::size_t own = static_cast<std::size_t>(own_rows_) * n_embd;
+        s.normed.resize(own);
+        s.own = s.normed_int8.open(s.normed.data(), static_cast<std::size_t>(own_rows_), n_embd);
+        s.gate.resize(rows * kernels::kBlock * kUnitsAtOnce);
+        s.up.resize(s.gate.size());
         s.c.resize(rows * kernels::kBlock);
         if (spec.n_expert > 0) {
             s.groups.expert.reserve(std::min(rows * used, static_cast<std::size_t>(spec.n_expert)));
@@ -69,6 +97,9 @@ void Forward::set_rows(int32_t rows) {
     rows_ = rows;
     a_.rows = rows;
     inner_.rows = rows;
+    for (Scratch & s : scratch_) {
+        s.own.rows = rows;
+    }
 }
 
 // A thread's part of n things.
@@ -77,6 +108,9 @@ Forward::Share Forward::share(int32_t n, int32_t thread) const {
     return {static_cast<int32_t>(int64_t{n} * thread / threads),
             static_cast<int32_t>(int64_t{n} * (thread + 1) / threads)};
 }
+
+// How many of n things a thread takes at a time.
+int32_t Forward::piece(int32_t n) const { return std::max(1, n / (kPieces * workers_.size())); }
 
 void Forward::gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo,
                    const float * bias, bool add) const {
@@ -87,6 +121,12 @@ void Forward::gemm(const Matrix & m, const kernels::Activations & a, Share panel
     }
     kernels_.gemm({m.format, m.data, m.k, begin, end, a, rows_, out + static_cast<int64_t>(begin) * kernels::kColumns,
                    ldo, bias, add});
+}
+
+void Forward::product(const Matrix & m, const kernels::Activations & a, float * out, int64_t ldo, bool add,
+                      int32_t thread) {
+    workers_.spread(m.panels(), thread, piece(m.panels()),
+                    [&](int32_t begin, int32_t end) { gemm(m, a, {begin, end}, out, ldo, nullptr, add); });
 }
 
 void Forward::embed(const Matrix & embedding, std::span<const int32_t> tokens) {
@@ -125,7 +165,8 @@ void Forward::prepare(const Rows & rows) {
     }
     chunks_ = tail / kernels::kChunk + (longest + kernels::kChunk - 1) / kernels::kChunk;
     const auto group = static_cast<std::size_t>(std::min(rows.count, kAttendRows) * spec_.n_head);
-    const std::size_t needed = group * static_cast<std::size_t>(chunks_) * static_cast<std::size_t>(spec_.head_dim + 8);
+    const std::size_t needed =
+        group * static_cast<std::size_t>(chunks_) * static_cast<std::size_t>(spec_.head_dim + kernels::kPartial);
     if (partials_.size() < needed) {
         partials_.resize(needed);
     }
@@ -157,8 +198,6 @@ void Forward::block(const BlockWeights & w, int32_t thread) {
         attention(w, thread);
     }
     workers_.barrier();
-    norm(x_.data(), w.ffn_norm, 0, rows_, w.gate.quantized() || w.up.quantized() || w.router.quantized(), thread);
-    workers_.barrier();
     if (w.router) {
         routed(w, thread);
     } else {
@@ -180,32 +219,58 @@ void Forward::norm(const float * x, const float * weight, int32_t first, int32_t
     }
 }
 
-// Gate and up of 32 columns, their product, and its int8 form: one thread makes a whole block of the inner rows.
-void Forward::inner_unit(const Matrix & gate, const Matrix & up, const kernels::Activations & in, int32_t rows,
-                         int32_t unit, bool quantize, const kernels::Activations & out, int32_t width,
-                         Scratch & s) const {
-    const int32_t panel = unit * kUnit;
-    kernels_.gemm({gate.format, gate.data, gate.k, panel, panel + kUnit, in, rows, s.gate.data(), kernels::kBlock,
-                   nullptr, false});
-    kernels_.gemm(
-        {up.format, up.data, up.k, panel, panel + kUnit, in, rows, s.up.data(), kernels::kBlock, nullptr, false});
-    for (int32_t r = 0; r < rows; ++r) {
-        float * row = out.x + static_cast<std::ptrdiff_t>(r) * width + unit * kernels::kBlock;
-        kernels_.silu_mul(s.gate.data() + r * kernels::kBlock, s.up.data() + r * kernels::kBlock, kernels::kBlock, row);
+// The block's input, normed, where this thread can read it: few rows each thread norms for itself, of more it norms its
+// share and waits for the rest.
+const kernels::Activations & Forward::normed(const float * weight, bool quantize, int32_t thread) {
+    if (rows_ > own_rows_) {
+        norm(x_.data(), weight, 0, rows_, quantize, thread);
+        workers_.barrier();
+        return a_;
+    }
+    Scratch & s = scratch_[static_cast<std::size_t>(thread)];
+    const int32_t n = spec_.n_embd;
+    for (int32_t r = 0; r < rows_; ++r) {
+        float * h = s.normed.data() + static_cast<std::ptrdiff_t>(r) * n;
+        kernels_.rms_norm(x_.data() + static_cast<std::ptrdiff_t>(r) * n, weight, n, spec_.eps, h);
         if (quantize) {
-            kernels_.quantize(row, unit * kernels::kBlock, kernels::kBlock, r, out);
+            kernels_.quantize(h, 0, n, r, s.own);
+        }
+    }
+    return s.own;
+}
+
+// Gate and up of units [begin, end) of 32 columns, their product, and its int8 form: one thread makes whole blocks of
+// the inner rows.
+void Forward::inner_units(const Matrix & gate, const Matrix & up, const kernels::Activations & in, int32_t rows,
+                          int32_t begin, int32_t end, bool quantize, const kernels::Activations & out, int32_t width,
+                          Scratch & s) const {
+    for (int32_t unit = begin, next; unit < end; unit = next) {
+        next = std::min(end, unit + kUnitsAtOnce);
+        const int32_t columns = (next - unit) * kernels::kBlock;
+        const int32_t first = unit * kernels::kBlock;
+        kernels_.gemm({gate.format, gate.data, gate.k, unit * kUnit, next * kUnit, in, rows, s.gate.data(), columns,
+                       nullptr, false});
+        kernels_.gemm(
+            {up.format, up.data, up.k, unit * kUnit, next * kUnit, in, rows, s.up.data(), columns, nullptr, false});
+        for (int32_t r = 0; r < rows; ++r) {
+            float * row = out.x + static_cast<std::ptrdiff_t>(r) * width + first;
+            kernels_.silu_mul(s.gate.data() + r * columns, s.up.data() + r * columns, columns, row);
+            if (quantize) {
+                kernels_.quantize(row, first, columns, r, out);
+            }
         }
     }
 }
 
 void Forward::feed_forward(const BlockWeights & w, int32_t thread) {
-    const Share mine = share(spec_.n_ff / kernels::kBlock, thread);
-    for (int32_t unit = mine.begin; unit < mine.end; ++unit) {
-        inner_unit(w.gate, w.up, a_, rows_, unit, w.down.quantized(), inner_, spec_.n_ff,
-                   scratch_[static_cast<std::size_t>(thread)]);
-    }
+    const kernels::Activations & in = normed(w.ffn_norm, w.gate.quantized() || w.up.quantized(), thread);
+    const int32_t units = spec_.n_ff / kernels::kBlock;
+    workers_.spread(units, thread, piece(units), [&](int32_t begin, int32_t end) {
+        inner_units(w.gate, w.up, in, rows_, begin, end, w.down.quantized(), inner_, spec_.n_ff,
+                    scratch_[static_cast<std::size_t>(thread)]);
+    });
     workers_.barrier();
-    gemm(w.down, inner_, share(w.down.panels(), thread), x_.data(), spec_.n_embd, nullptr, true);
+    product(w.down, inner_, x_.data(), spec_.n_embd, true, thread);
 }
 
 // ---- what stands around the blocks ---------------------------------------------------------------------------------
@@ -220,16 +285,8 @@ void Forward::inject(const Rows & rows, const float * g) {
             kernels_.quantize(row, 0, spec_.n_embd, r, a_);
         }
         workers_.barrier();
-        const int64_t ldo = spec_.q_width() + 2 * spec_.kv_width();
         for (int32_t layer = 0; layer < spec_.n_layer; ++layer) {
-            const BlockWeights & w = weights_.blocks[static_cast<std::size_t>(layer)];
-            const int32_t nk = w.wk.panels();
-            const Share panels = share(2 * nk, thread);
-            gemm(w.wk, a_, panels, qkv_.data() + spec_.q_width(), ldo, nullptr, false);
-            gemm(w.wv, a_, {panels.begin - nk, panels.end - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo,
-                 nullptr, false);
-            workers_.barrier();
-            rotate_and_store(w, thread, true);
+            project(weights_.blocks[static_cast<std::size_t>(layer)], a_, true, thread);
             workers_.barrier();
         }
     });
@@ -245,40 +302,29 @@ void Forward::head(const Matrix & output, int32_t first, int32_t count, bool pic
     set_rows(count);
     workers_.run([&](int32_t thread) {
         norm(x_.data(), weights_.output_norm, first, count, output.quantized(), thread);
+        int32_t * best = scratch_[static_cast<std::size_t>(thread)].best;
+        std::fill_n(best, count, kNone);
         workers_.barrier();
-        const Share panels = share(output.panels(), thread);
-        gemm(output, a_, panels, logits_.data(), ld_logits_, nullptr, false);
-        if (!picks) {
-            return;
-        }
-        const int32_t begin = std::min(panels.begin * kernels::kColumns, output.n);
-        const int32_t end = std::min(panels.end * kernels::kColumns, output.n);
-        for (int32_t r = 0; r < count && begin < end; ++r) { // while they are in this thread's cache
-            const auto mine = static_cast<std::size_t>(begin);
-            const int32_t best = argmax(logits(r).subspan(mine, static_cast<std::size_t>(end - begin)));
-            scratch_[static_cast<std::size_t>(thread)].best[static_cast<std::size_t>(r)] = best < 0 ? -1 : best + begin;
-        }
+        workers_.spread(output.panels(), thread, piece(output.panels()), [&](int32_t from, int32_t to) {
+            gemm(output, a_, {from, to}, logits_.data(), ld_logits_, nullptr, false);
+            const int32_t begin = std::min(from * kernels::kColumns, output.n);
+            const int32_t end = std::min(to * kernels::kColumns, output.n);
+            for (int32_t r = 0; r < count && picks && begin < end; ++r) { // while they are in this thread's cache
+                const std::span<const float> row = logits(r);
+                const int32_t id =
+                    argmax(row.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+                best[r] = better(row, best[r], id < 0 ? kNotANumber : id + begin);
+            }
+        });
     });
 }
 
 int32_t Forward::pick(int32_t i) {
-    const std::span<const float> row = logits(i);
-    int32_t best = -1;
-    for (int32_t thread = 0; thread < workers_.size();
-         ++thread) { // their columns ascend: a tie stays with the lower one
-        const Share panels = share((n_head_columns_ + kernels::kColumns - 1) / kernels::kColumns, thread);
-        if (panels.begin >= panels.end) {
-            continue;
-        }
-        const int32_t id = scratch_[static_cast<std::size_t>(thread)].best[static_cast<std::size_t>(i)];
-        if (id < 0) {
-            return -1;
-        }
-        if (best < 0 || row[static_cast<std::size_t>(id)] > row[static_cast<std::size_t>(best)]) {
-            best = id;
-        }
+    int32_t best = kNone;
+    for (const Scratch & s : scratch_) {
+        best = better(logits(i), best, s.best[i]);
     }
-    return best;
+    return std::max(best, kNotANumber);
 }
 
 std::span<float> Forward::logits(int32_t i) {
@@ -295,8 +341,7 @@ void Forward::multiply(const Matrix & m, const float * in, int32_t rows, float *
         workers_.barrier();
         kernels::Activations a = a_;
         a.x = const_cast<float *>(in); // read only by products
-        gemm(m, a, share(m.panels(), thread), out, static_cast<int64_t>(m.panels()) * kernels::kColumns, nullptr,
-             false);
+        product(m, a, out, static_cast<int64_t>(m.panels()) * kernels::kColumns, false, thread);
     });
 }
 

@@ -9,6 +9,7 @@
 
 #include "engine/graph/conv_windows.h"
 #include "engine/graph/kv_cache.h"
+#include "engine/graph/lines.h"
 #include "engine/graph/weights.h"
 #include "engine/graph/workers.h"
 
@@ -17,6 +18,7 @@ namespace adaspark::graph {
 inline constexpr int32_t kMaxRows = 64;    // rows of one forward: what a row sees of them fits one word
 inline constexpr int32_t kAttendRows = 16; // rows whose attention is worked out together: bounds the partial results
 inline constexpr int32_t kUnit = kernels::kBlock / kernels::kColumns; // panels that fill one block of int8 activations
+inline constexpr int32_t kUnitsAtOnce = 4; // of the feed-forward: their inner rows stay in the first cache
 inline constexpr int32_t kTailSlots =
     kernels::kChunk + kMaxRows; // slots of a row in chunks not wholly committed, at most
 
@@ -60,9 +62,9 @@ class Forward {
 
   private:
     struct Int8Rows {
-        std::vector<int8_t> q;
-        std::vector<float> d, dsum;
-        std::vector<int32_t> minus8, minus8_half;
+        LineVector<int8_t> q;
+        LineVector<float> d, dsum;
+        LineVector<int32_t> minus8, minus8_half;
         kernels::Activations open(float * x, std::size_t rows, std::size_t width);
     };
     // The rows of a routed block by the experts they use: pair p is a row and one of its experts, pairs of an expert
@@ -74,12 +76,16 @@ class Forward {
         std::vector<int32_t> pair;   // [row][used] pair of a row's experts, in the order of their selection
         std::vector<int32_t> count;  // [n_expert]
     };
-    struct Scratch {                 // of one thread
-        int32_t best[kMaxRows] = {}; // of its columns of the head, by row
-        std::vector<float> attend;
-        std::vector<float> gate, up, c;
+    struct Scratch { // of one thread
+        int32_t best[kMaxRows] =
+            {};                   // of the columns of the head that it worked out, by row; -1 = not a number among them
+        LineVector<float> normed; // the rows it normed for itself
+        Int8Rows normed_int8;
+        kernels::Activations own; // of `normed`
+        LineVector<float> attend;
+        LineVector<float> gate, up, c;
         Groups groups;
-        std::vector<float> rows; // an expert's rows, gathered
+        LineVector<float> rows; // an expert's rows, gathered
         Int8Rows int8_rows;
         kernels::Activations gathered;
         std::vector<const float *> experts; // [used] what a row's experts give
@@ -96,16 +102,19 @@ class Forward {
     void prepare(const Rows & rows);
     void block(const BlockWeights & w, int32_t thread);
     void norm(const float * x, const float * weight, int32_t first, int32_t rows, bool quantize, int32_t thread);
-    void project(const BlockWeights & w, int32_t thread);
-    void rotate_and_store(const BlockWeights & w, int32_t thread, bool keys_only);
+    const kernels::Activations & normed(const float * weight, bool quantize, int32_t thread);
+    void project(const BlockWeights & w, const kernels::Activations & in, bool keys_only, int32_t thread);
+    void project_head(const BlockWeights & w, const kernels::Activations & in, int32_t item);
     void rotate(const float * x, const float * norm, int32_t row, float scale, float * out) const;
     void attention(const BlockWeights & w, int32_t thread);
     void attend(const BlockWeights & w, int32_t thread);
-    void attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_t row_end, Scratch & s);
+    void attend_rows(int32_t layer, int32_t head, int32_t chunk, int32_t first, int32_t row_begin, int32_t row_end,
+                     bool ahead, Scratch & s);
     void short_convolution(const BlockWeights & w, int32_t thread);
     void feed_forward(const BlockWeights & w, int32_t thread);
-    void inner_unit(const Matrix & gate, const Matrix & up, const kernels::Activations & in, int32_t rows, int32_t unit,
-                    bool quantize, const kernels::Activations & out, int32_t width, Scratch & s) const;
+    void inner_units(const Matrix & gate, const Matrix & up, const kernels::Activations & in, int32_t rows,
+                     int32_t begin, int32_t end, bool quantize, const kernels::Activations & out, int32_t width,
+                     Scratch & s) const;
     void routed(const BlockWeights & w, int32_t thread);
     void select(const BlockWeights & w, int32_t row);
     void group(Groups & groups) const;
@@ -113,7 +122,9 @@ class Forward {
     kernels::Activations inner_of(const Groups & groups, std::size_t i) const;
     void gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo,
               const float * bias, bool add) const;
+    void product(const Matrix & m, const kernels::Activations & a, float * out, int64_t ldo, bool add, int32_t thread);
     Share share(int32_t n, int32_t thread) const;
+    int32_t piece(int32_t n) const;
 
     const ModelSpec & spec_;
     const Weights & weights_;
@@ -123,20 +134,21 @@ class Forward {
     const kernels::Kernels & kernels_;
 
     int32_t rows_ = 0;
+    int32_t own_rows_ = 0; // rows up to which every thread norms all of them for itself
     const Rows * in_ = nullptr;
-    std::vector<float> x_;          // residual stream
-    std::vector<float> h_;          // normed rows, then attention's output: what the next product multiplies
-    std::vector<float> qkv_;        // queries, keys and values of each row
-    std::vector<float> query_;      // rotated and scaled
-    std::vector<float> act_;        // the feed-forward's inner rows, or the short convolution's output
-    std::vector<float> router_;     // [row][experts, rounded up to kColumns] logits, then how likely each expert is
-    std::vector<int32_t> experts_;  // [row][used] selected
-    std::vector<float> shares_;     // [row][used]
-    std::vector<float> expert_out_; // [pair][n_embd]
-    std::vector<float> turn_;       // [row][head_dim / 2][cosine, sine]
-    std::vector<float> partials_;
-    std::vector<float> logits_;
-    std::vector<std::vector<float>> taps_;
+    LineVector<float> x_;          // residual stream
+    LineVector<float> h_;          // normed rows, then attention's output: what the next product multiplies
+    LineVector<float> qkv_;        // queries, keys and values of each row
+    LineVector<float> query_;      // rotated and scaled
+    LineVector<float> act_;        // the feed-forward's inner rows, or the short convolution's output
+    LineVector<float> router_;     // [row][experts, rounded up to kColumns] logits, then how likely each expert is
+    std::vector<int32_t> experts_; // [row][used] selected
+    std::vector<float> shares_;    // [row][used]
+    LineVector<float> expert_out_; // [pair][n_embd]
+    LineVector<float> turn_;       // [row][head_dim / 2][cosine, sine]
+    LineVector<float> partials_;
+    LineVector<float> logits_;
+    std::vector<LineVector<float>> taps_;
     Int8Rows normed_rows_;            // h_ as int8
     Int8Rows inner_rows_;             // act_ as int8
     kernels::Activations a_;          // of h_

@@ -9,26 +9,11 @@
 namespace adaspark::graph {
 
 void Forward::attention(const BlockWeights & w, int32_t thread) {
-    norm(x_.data(), w.attn_norm, 0, rows_, w.wq.quantized() || w.wk.quantized() || w.wv.quantized(), thread);
-    workers_.barrier();
-    project(w, thread);
-    workers_.barrier();
-    rotate_and_store(w, thread, false);
+    const bool quantized = w.wq.quantized() || w.wk.quantized() || w.wv.quantized();
+    project(w, normed(w.attn_norm, quantized, thread), false, thread);
     workers_.barrier();
     attend(w, thread); // ends with a barrier; its output is in h_, quantised where wo needs it
-    gemm(w.wo, a_, share(w.wo.panels(), thread), x_.data(), spec_.n_embd, nullptr, true);
-}
-
-// Queries, keys and values as one list of panels, so that every thread gets the same number.
-void Forward::project(const BlockWeights & w, int32_t thread) {
-    const int64_t ldo = spec_.q_width() + 2 * spec_.kv_width();
-    const int32_t nq = w.wq.panels();
-    const int32_t nk = w.wk.panels();
-    const Share mine = share(nq + 2 * nk, thread);
-    gemm(w.wq, a_, mine, qkv_.data(), ldo, w.bq, false);
-    gemm(w.wk, a_, {mine.begin - nq, mine.end - nq}, qkv_.data() + spec_.q_width(), ldo, w.bk, false);
-    gemm(w.wv, a_, {mine.begin - nq - nk, mine.end - nq - nk}, qkv_.data() + spec_.q_width() + spec_.kv_width(), ldo,
-         w.bv, false);
+    product(w.wo, a_, x_.data(), spec_.n_embd, true, thread);
 }
 
 void Forward::rotate(const float * x, const float * norm, int32_t row, float scale, float * out) const {
@@ -50,41 +35,61 @@ void Forward::rotate(const float * x, const float * norm, int32_t row, float sca
     }
 }
 
-void Forward::rotate_and_store(const BlockWeights & w, int32_t thread, bool keys_only) {
+// Queries, keys and values of all heads, whole heads to a thread.
+void Forward::project(const BlockWeights & w, const kernels::Activations & in, bool keys_only, int32_t thread) {
+    const int32_t first = keys_only ? spec_.n_head : 0;
+    const int32_t heads = spec_.n_head + 2 * spec_.n_head_kv - first;
+    workers_.spread(heads, thread, piece(heads), [&](int32_t begin, int32_t end) {
+        for (int32_t item = first + begin; item < first + end; ++item) {
+            project_head(w, in, item);
+        }
+    });
+}
+
+// Heads of queries, then of keys, then of values: all rows of one multiplied, then turned and scaled or stored.
+void Forward::project_head(const BlockWeights & w, const kernels::Activations & in, int32_t item) {
     const int32_t dim = spec_.head_dim;
-    const int32_t ldq = spec_.q_width() + 2 * spec_.kv_width();
-    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
-    const int32_t queries = keys_only ? 0 : spec_.n_head;
-    const Share mine = share(queries + 2 * spec_.n_head_kv, thread); // whole heads
-    for (int32_t item = mine.begin; item < mine.end; ++item) {
+    const int32_t panels = dim / kernels::kColumns;
+    const int32_t ldo = spec_.q_width() + 2 * spec_.kv_width();
+    const int32_t key = item - spec_.n_head;
+    const int32_t value = key - spec_.n_head_kv;
+    const auto multiply = [&](const Matrix & m, const float * bias, int32_t head, int32_t first) {
+        gemm(m, in, {head * panels, (head + 1) * panels}, qkv_.data() + first, ldo, bias, false);
+        return qkv_.data() + first + head * dim;
+    };
+    if (key < 0) {
+        const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+        const float * rows = multiply(w.wq, w.bq, item, 0);
         for (int32_t r = 0; r < rows_; ++r) {
-            const int32_t slot = in_->committed + r;
-            const float * row = qkv_.data() + static_cast<std::ptrdiff_t>(r) * ldq;
-            if (item < queries) {
-                rotate(row + item * dim, w.q_norm, r, scale,
-                       query_.data() + static_cast<std::ptrdiff_t>(r) * spec_.q_width() + item * dim);
-            } else if (const int32_t head = item - queries; head < spec_.n_head_kv) {
-                float key[512];
-                rotate(row + spec_.q_width() + head * dim, w.k_norm, r, 1.0F, key);
-                kernels_.store_key(key, dim, cache_.type(), cache_.keys(w.state, head), slot);
-            } else {
-                const int32_t at = head - spec_.n_head_kv;
-                kernels_.store_value(row + spec_.q_width() + spec_.kv_width() + at * dim, dim, cache_.type(),
-                                     cache_.values(w.state, at), slot);
-            }
+            rotate(rows + static_cast<std::ptrdiff_t>(r) * ldo, w.q_norm, r, scale,
+                   query_.data() + static_cast<std::ptrdiff_t>(r) * spec_.q_width() + item * dim);
+        }
+    } else if (value < 0) {
+        const float * rows = multiply(w.wk, w.bk, key, spec_.q_width());
+        for (int32_t r = 0; r < rows_; ++r) {
+            float turned[512];
+            rotate(rows + static_cast<std::ptrdiff_t>(r) * ldo, w.k_norm, r, 1.0F, turned);
+            kernels_.store_key(turned, dim, cache_.type(), cache_.keys(w.state, key), in_->committed + r);
+        }
+    } else {
+        const float * rows = multiply(w.wv, w.bv, value, spec_.q_width() + spec_.kv_width());
+        for (int32_t r = 0; r < rows_; ++r) {
+            kernels_.store_value(rows + static_cast<std::ptrdiff_t>(r) * ldo, dim, cache_.type(),
+                                 cache_.values(w.state, value), in_->committed + r);
         }
     }
 }
 
-void Forward::attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_t row_end, Scratch & s) {
-    const int32_t head = item % spec_.n_head_kv;
-    const int32_t chunk = item / spec_.n_head_kv;
+// One chunk of one key head for rows [row_begin, row_end); partial results lie by row from `first` on. `ahead`: fetch
+// what comes next, the next head's chunk.
+void Forward::attend_rows(int32_t layer, int32_t head, int32_t chunk, int32_t first, int32_t row_begin, int32_t row_end,
+                          bool ahead, Scratch & s) {
     const int32_t dim = spec_.head_dim;
     const int32_t group = spec_.n_head / spec_.n_head_kv; // query heads that share this key head
     const int32_t queries = (row_end - row_begin) * group;
     const int32_t first_tail = in_->committed / kernels::kChunk;
     const bool full = chunk < first_tail; // wholly committed: every row sees all of it
-    const std::int64_t stride = dim + 8;
+    const std::int64_t stride = dim + kernels::kPartial;
     s.attend.resize(std::max(s.attend.size(), static_cast<std::size_t>(queries * (kernels::kTile + kernels::kChunk))));
     s.q.resize(static_cast<std::size_t>(queries));
     s.out.resize(s.q.size());
@@ -97,9 +102,8 @@ void Forward::attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_
             full ? 0 : std::clamp(tail_count_[static_cast<std::size_t>(r)] - from, 0, kernels::kChunk);
         for (int32_t g = 0; g < group; ++g) {
             const int32_t q_head = head * group + g;
-            float * out =
-                partials_.data() +
-                ((static_cast<std::int64_t>(r - row_begin) * spec_.n_head + q_head) * chunks_ + chunk) * stride;
+            float * out = partials_.data() +
+                          ((static_cast<std::int64_t>(r - first) * spec_.n_head + q_head) * chunks_ + chunk) * stride;
             if (!full && count == 0) {
                 out[1] = 0.0F; // this row ends before the chunk
                 continue;
@@ -119,7 +123,7 @@ void Forward::attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_
     t.k = cache_.keys(layer, head);
     t.v = cache_.values(layer, head);
     t.head_dim = dim;
-    if (const int32_t next = item + workers_.size(); next < spec_.n_head_kv * chunks_) {
+    if (const int32_t next = chunk * spec_.n_head_kv + head + 1; ahead && next < spec_.n_head_kv * chunks_) {
         t.next = cache_.key_slot(layer, next % spec_.n_head_kv, next / spec_.n_head_kv * kernels::kChunk);
     }
     if (full) {
@@ -141,20 +145,32 @@ void Forward::attend_item(int32_t layer, int32_t item, int32_t row_begin, int32_
 
 void Forward::attend(const BlockWeights & w, int32_t thread) {
     const int32_t dim = spec_.head_dim;
-    const int32_t threads = workers_.size();
+    const int32_t heads = spec_.n_head_kv;
     const int32_t unit = std::lcm(dim, kernels::kBlock) / dim; // heads that fill whole blocks of int8 activations
-    const std::int64_t stride = dim + 8;
+    const int32_t group = spec_.n_head / heads;
+    const int32_t together =
+        std::min(kAttendRows, std::lcm(group, kernels::kQueries) / group); // rows, for full kernels
+    const std::int64_t stride = dim + kernels::kPartial;
     for (int32_t begin = 0; begin < rows_; begin += kAttendRows) {
         const int32_t end = std::min(rows_, begin + kAttendRows);
-        for (int32_t item = thread; item < spec_.n_head_kv * chunks_; item += threads) {
-            attend_item(w.state, item, begin, end, scratch_[static_cast<std::size_t>(thread)]);
-        }
+        const int32_t groups = (end - begin + together - 1) / together;
+        const int32_t items = chunks_ * heads * groups;
+        workers_.spread(items, thread, piece(items), [&](int32_t from, int32_t to) {
+            for (int32_t item = from; item < to; ++item) {
+                const int32_t row = begin + item % groups * together;
+                const int32_t at = item / groups;
+                attend_rows(w.state, at % heads, at / heads, begin, row, std::min(end, row + together),
+                            item % groups == 0, scratch_[static_cast<std::size_t>(thread)]);
+            }
+        });
         workers_.barrier();
+        // By heads and then by rows: rows of one head share the lines of the int8 form.
         const int32_t units = spec_.n_head / unit;
-        const Share mine = share((end - begin) * units, thread);
+        const int32_t rows = end - begin;
+        const Share mine = share(rows * units, thread);
         for (int32_t i = mine.begin; i < mine.end; ++i) {
-            const int32_t r = begin + i / units;
-            const int32_t first = i % units * unit;
+            const int32_t r = begin + i % rows;
+            const int32_t first = i / rows * unit;
             float * out = h_.data() + static_cast<std::ptrdiff_t>(r) * spec_.q_width() + first * dim;
             for (int32_t q_head = first; q_head < first + unit; ++q_head) {
                 const float * part = partials_.data() +

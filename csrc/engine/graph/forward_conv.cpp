@@ -6,19 +6,17 @@
 namespace adaspark::graph {
 
 void Forward::short_convolution(const BlockWeights & w, int32_t thread) {
-    norm(x_.data(), w.attn_norm, 0, rows_, w.conv_in.quantized(), thread);
-    workers_.barrier();
+    const kernels::Activations & in = normed(w.attn_norm, w.conv_in.quantized(), thread);
     Scratch & s = scratch_[static_cast<std::size_t>(thread)];
     const int32_t n = spec_.n_embd;
     const int32_t taps = spec_.conv_taps;
-    const Share mine = share(n / kernels::kBlock, thread);
     // Everything of 32 channels on one thread: b, c and u, the inputs b * u of all rows, the sums over their taps.
-    for (int32_t unit = mine.begin; unit < mine.end; ++unit) {
+    const auto channels = [&](int32_t unit) {
         const int32_t first = unit * kernels::kBlock;
         float * parts[] = {s.gate.data(), s.c.data(), s.up.data()}; // b, c, u
         for (int32_t i = 0; i < 3; ++i) {
             const int32_t panel = (i * n + first) / kernels::kColumns;
-            kernels_.gemm({w.conv_in.format, w.conv_in.data, w.conv_in.k, panel, panel + kUnit, a_, rows_, parts[i],
+            kernels_.gemm({w.conv_in.format, w.conv_in.data, w.conv_in.k, panel, panel + kUnit, in, rows_, parts[i],
                            kernels::kBlock, nullptr, false});
         }
         for (int32_t r = 0; r < rows_; ++r) {
@@ -46,9 +44,15 @@ void Forward::short_convolution(const BlockWeights & w, int32_t thread) {
                 kernels_.quantize(out, first, kernels::kBlock, r, inner_);
             }
         }
-    }
+    };
+    const int32_t units = n / kernels::kBlock;
+    workers_.spread(units, thread, piece(units), [&](int32_t begin, int32_t end) {
+        for (int32_t unit = begin; unit < end; ++unit) {
+            channels(unit);
+        }
+    });
     workers_.barrier();
-    gemm(w.conv_out, inner_, share(w.conv_out.panels(), thread), x_.data(), n, nullptr, true);
+    product(w.conv_out, inner_, x_.data(), n, true, thread);
 }
 
 } // namespace adaspark::graph

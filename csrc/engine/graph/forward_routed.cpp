@@ -13,15 +13,17 @@ namespace {
 
 // What a unit of an expert's work costs apart from its rows, in rows: reading the weights.
 constexpr int64_t kReading = 4;
+constexpr int32_t kParts = 6;                  // of a thread's share: what one that is done early can take over
 constexpr float kLeastTotal = 6.103515625e-5F; // of the selected experts' shares, as llama.cpp: the smallest normal F16
 
-// This thread's part of the experts' work: calls f(group, first unit, end) for `units` units of every group.
+// Part `part` of `parts` of about equal cost of the experts' work, which is `units` units of every group: calls
+// f(group, first unit, end).
 template <typename Groups, typename F>
-void each_part(const Groups & groups, int32_t units, int32_t thread, int32_t threads, F && f) {
+void each_of_part(const Groups & groups, int32_t units, int32_t part, int32_t parts, F && f) {
     const auto n = static_cast<int64_t>(groups.expert.size());
     const int64_t all = (n * kReading + groups.begin.back()) * units;
-    const int64_t begin = all * thread / threads;
-    const int64_t end = all * (thread + 1) / threads;
+    const int64_t begin = all * part / parts;
+    const int64_t end = all * (part + 1) / parts;
     int64_t at = 0; // what the groups before cost
     for (std::size_t i = 0; i < groups.expert.size(); ++i) {
         const int64_t cost = kReading + groups.begin[i + 1] - groups.begin[i];
@@ -157,7 +159,9 @@ kernels::Activations Forward::inner_of(const Groups & g, std::size_t i) const {
 
 void Forward::routed(const BlockWeights & w, int32_t thread) {
     const int64_t ld_router = static_cast<int64_t>(w.router.panels()) * kernels::kColumns;
-    gemm(w.router, a_, share(w.router.panels(), thread), router_.data(), ld_router, nullptr, false);
+    norm(x_.data(), w.ffn_norm, 0, rows_, w.gate.quantized() || w.up.quantized() || w.router.quantized(), thread);
+    workers_.barrier();
+    product(w.router, a_, router_.data(), ld_router, false, thread);
     workers_.barrier();
     const Share mine = share(rows_, thread);
     for (int32_t r = mine.begin; r < mine.end; ++r) {
@@ -168,26 +172,30 @@ void Forward::routed(const BlockWeights & w, int32_t thread) {
     Scratch & s = scratch_[static_cast<std::size_t>(thread)];
     const Groups & g = s.groups;
     group(s.groups);
-    each_part(g, spec_.n_ff_expert / kernels::kBlock, thread, workers_.size(),
-              [&](std::size_t i, int32_t begin, int32_t end) {
-                  const Matrix gate = w.gate.part(g.expert[i], spec_.n_expert);
-                  const Matrix up = w.up.part(g.expert[i], spec_.n_expert);
-                  const kernels::Activations in = rows_of(g, i, w, s);
-                  const kernels::Activations out = inner_of(g, i);
-                  for (int32_t unit = begin; unit < end; ++unit) {
-                      inner_unit(gate, up, in, out.rows, unit, w.down.quantized(), out, spec_.n_ff_expert, s);
-                  }
-              });
+    const auto each = [&](int32_t units, auto && f) {
+        const int32_t parts = kParts * workers_.size();
+        workers_.spread(parts, thread, 1, [&](int32_t from, int32_t to) {
+            for (int32_t part = from; part < to; ++part) {
+                each_of_part(g, units, part, parts, f);
+            }
+        });
+    };
+    each(spec_.n_ff_expert / kernels::kBlock, [&](std::size_t i, int32_t begin, int32_t end) {
+        const Matrix gate = w.gate.part(g.expert[i], spec_.n_expert);
+        const Matrix up = w.up.part(g.expert[i], spec_.n_expert);
+        const kernels::Activations in = rows_of(g, i, w, s);
+        const kernels::Activations out = inner_of(g, i);
+        inner_units(gate, up, in, out.rows, begin, end, w.down.quantized(), out, spec_.n_ff_expert, s);
+    });
     workers_.barrier();
-    each_part(g, spec_.n_embd / kernels::kColumns, thread, workers_.size(),
-              [&](std::size_t i, int32_t begin, int32_t end) {
-                  const Matrix down = w.down.part(g.expert[i], spec_.n_expert);
-                  const kernels::Activations in = inner_of(g, i);
-                  kernels_.gemm({down.format, down.data, down.k, begin, end, in, in.rows,
-                                 expert_out_.data() + static_cast<std::ptrdiff_t>(g.begin[i]) * spec_.n_embd +
-                                     static_cast<std::ptrdiff_t>(begin) * kernels::kColumns,
-                                 spec_.n_embd, nullptr, false});
-              });
+    each(spec_.n_embd / kernels::kColumns, [&](std::size_t i, int32_t begin, int32_t end) {
+        const Matrix down = w.down.part(g.expert[i], spec_.n_expert);
+        const kernels::Activations in = inner_of(g, i);
+        kernels_.gemm({down.format, down.data, down.k, begin, end, in, in.rows,
+                       expert_out_.data() + static_cast<std::ptrdiff_t>(g.begin[i]) * spec_.n_embd +
+                           static_cast<std::ptrdiff_t>(begin) * kernels::kColumns,
+                       spec_.n_embd, nullptr, false});
+    });
     workers_.barrier();
     const int32_t used = spec_.n_expert_used;
     const Share blocks = share(spec_.n_embd / kernels::kBlock, thread);

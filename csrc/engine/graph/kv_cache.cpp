@@ -2,13 +2,14 @@
 
 #include "engine/backend.h"
 #include "engine/error.h"
+#include "engine/graph/lines.h"
 
 #include <cstdlib>
 #include <cstring>
 
 namespace adaspark::graph {
 
-void KvCache::Free::operator()(uint8_t * p) const { std::free(p); }
+void KvCache::Free::operator()(void * p) const { std::free(p); }
 
 KvCache::KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots, kernels::Cache type,
                  const std::string & owner, const char * flag)
@@ -20,9 +21,12 @@ KvCache::KvCache(int32_t layers, int32_t heads, int32_t head_dim, int32_t slots,
     const std::size_t available = memory_available();
     if (available == 0 || bytes < available) {
         // Zeroed, and by the system only where it is used: scores are computed for slots nothing was written to, too.
-        data_.reset(static_cast<uint8_t *>(std::calloc(bytes, 1)));
+        std::size_t space = bytes + kLine;
+        allocated_.reset(std::calloc(space, 1));
+        void * at = allocated_.get();
+        data_ = static_cast<uint8_t *>(std::align(kLine, bytes, at, space));
     }
-    if (!data_) {
+    if (!allocated_) {
         throw OutOfMemoryError(owner + ": a context of " + std::to_string(slots) + " tokens needs " +
                                mebibytes(static_cast<double>(bytes)) + ", " +
                                mebibytes(static_cast<double>(available)) + " are free. Ask for a shorter context (" +

@@ -19,11 +19,11 @@ class KvCache {
 
     kernels::Cache type() const { return type_; }
     int32_t slots() const { return slots_; }
-    void * keys(int32_t layer, int32_t head) const { return data_.get() + plane(layer, head, 0); }
+    void * keys(int32_t layer, int32_t head) const { return data_ + plane(layer, head, 0); }
     const void * key_slot(int32_t layer, int32_t head, int32_t slot) const { // first of a group of slots
-        return data_.get() + plane(layer, head, 0) + static_cast<std::size_t>(slot / kernels::kSlots) * group_bytes_;
+        return data_ + plane(layer, head, 0) + static_cast<std::size_t>(slot / kernels::kSlots) * group_bytes_;
     }
-    void * values(int32_t layer, int32_t head) const { return data_.get() + plane(layer, head, 1); }
+    void * values(int32_t layer, int32_t head) const { return data_ + plane(layer, head, 1); }
 
     // Move the slots `from` (ascending) to `first`, `first` + 1, ...: what a verify leaves of its rows. from[i] >=
     // first + i.
@@ -47,9 +47,10 @@ class KvCache {
     std::size_t group_bytes_; // of 16 slots
     std::size_t plane_bytes_; // keys (or values) of one head in one layer
     struct Free {
-        void operator()(uint8_t * p) const;
+        void operator()(void * p) const;
     };
-    std::unique_ptr<uint8_t[], Free> data_;
+    std::unique_ptr<void, Free> allocated_;
+    uint8_t * data_ = nullptr; // on a cache line
 };
 
 } // namespace adaspark::graph

@@ -40,7 +40,8 @@ template <typename Done> void spin_until(int32_t spins, Done && done) {
 } // namespace
 
 Workers::Workers(int32_t n_threads)
-    : spins_(n_threads <= static_cast<int32_t>(std::thread::hardware_concurrency()) ? kPatient : kShared) {
+    : spins_(n_threads <= static_cast<int32_t>(std::thread::hardware_concurrency()) ? kPatient : kShared),
+      taken_(std::make_unique<Taken[]>(static_cast<std::size_t>(n_threads))) {
     try {
         for (int32_t i = 1; i < n_threads; ++i) {
             threads_.emplace_back([this, i] { loop(i); });
@@ -68,12 +69,28 @@ void Workers::start(Call call, void * data) {
     call_ = call;
     data_ = data;
     running_.store(static_cast<int32_t>(threads_.size()), std::memory_order_relaxed);
+    phase_.store(phase_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     job_.fetch_add(1, std::memory_order_release);
     job_.notify_all();
 }
 
 void Workers::finish() {
     spin_until(spins_, [&] { return running_.load(std::memory_order_acquire) == 0; });
+}
+
+// Where the next piece of an owner's share begins in it; `share` or more when all is taken. What the pieces write is
+// handed on by barriers, so nothing is ordered here.
+int32_t Workers::take(int64_t owner, int32_t share, int32_t piece) {
+    std::atomic<uint64_t> & count = taken_[static_cast<std::size_t>(owner)].count;
+    const uint64_t phase = uint64_t{phase_.load(std::memory_order_relaxed)} << 32;
+    uint64_t seen = count.load(std::memory_order_relaxed);
+    for (;;) {
+        const auto taken = seen >> 32 == phase >> 32 ? static_cast<int32_t>(seen & UINT32_MAX) : 0;
+        if (taken >= share || count.compare_exchange_weak(seen, phase | static_cast<uint32_t>(taken + piece),
+                                                          std::memory_order_relaxed)) {
+            return taken;
+        }
+    }
 }
 
 void Workers::barrier() {

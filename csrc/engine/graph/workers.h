@@ -2,6 +2,7 @@
 // few milliseconds, so waiting is spinning. Between two forwards they spin for a moment only, then sleep.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -37,9 +38,29 @@ class Workers {
     // All threads of the running job come here before any goes on.
     void barrier();
 
+    // Calls f(begin, end) for pieces of [0, n): a thread takes its even share front to back, then what others have not
+    // begun of theirs, so that a thread whose processor is slower or busy does not hold up the rest. Every thread of
+    // the job calls it, once between two barriers.
+    template <typename F> void spread(int32_t n, int32_t thread, int32_t piece, F && f) {
+        const int32_t threads = size();
+        if (threads == 1) {
+            f(0, n); // a barrier of one counts nothing
+            return;
+        }
+        for (int32_t i = 0; i < threads; ++i) {
+            const int64_t owner = (thread + i) % threads;
+            const auto begin = static_cast<int32_t>(n * owner / threads);
+            const auto end = static_cast<int32_t>(n * (owner + 1) / threads);
+            for (int32_t at; (at = begin + take(owner, end - begin, piece)) < end;) {
+                f(at, std::min(at + piece, end));
+            }
+        }
+    }
+
   private:
     using Call = void (*)(void *, int32_t);
     void start(Call call, void * data);
+    int32_t take(int64_t owner, int32_t share, int32_t piece);
     void finish();
     void stop();
     void loop(int32_t thread);
@@ -52,7 +73,12 @@ class Workers {
     alignas(64) std::atomic<uint32_t> job_{0};    // number of the job to run
     alignas(64) std::atomic<int32_t> running_{0}; // threads still inside it
     alignas(64) std::atomic<int32_t> arrived_{0}; // threads at the barrier
-    alignas(64) std::atomic<uint32_t> phase_{0};  // barriers passed
+    alignas(64) std::atomic<uint32_t> phase_{0};  // barriers passed and jobs begun
+    // What has been taken of a thread's share, below the phase that it was taken in: one of another phase is none.
+    struct alignas(64) Taken {
+        std::atomic<uint64_t> count{0};
+    };
+    std::unique_ptr<Taken[]> taken_;
 };
 
 } // namespace adaspark::graph

@@ -1,0 +1,62 @@
+// Threads that share out pieces of their work: every piece is done once, whoever does it, in every phase of every job.
+#include "check.h"
+#include "engine/graph/workers.h"
+
+#include <atomic>
+#include <thread>
+
+using adaspark::graph::Workers;
+
+namespace {
+
+constexpr int32_t kPhases = 20;
+
+TEST(every_piece_is_done_once) {
+    for (const int32_t threads : {1, 2, 3}) {
+        Workers workers(threads);
+        for (const int32_t n : {1, 2, 7, 64, 301}) {
+            for (const int32_t piece : {1, 3, 50}) {
+                std::vector<std::atomic<int32_t>> done(static_cast<std::size_t>(n));
+                std::atomic<int32_t> wrong{0};
+                workers.run([&](int32_t thread) {
+                    for (int32_t phase = 0; phase < kPhases; ++phase) {
+                        workers.spread(n, thread, piece, [&](int32_t begin, int32_t end) {
+                            wrong += begin < 0 || begin >= end || end > n ? 1 : 0;
+                            for (int32_t i = begin; i < end; ++i) {
+                                done[static_cast<std::size_t>(i)] += 1;
+                            }
+                        });
+                        workers.barrier();
+                        for (int32_t i = thread; i < n; i += threads) {
+                            wrong += done[static_cast<std::size_t>(i)] != phase + 1 ? 1 : 0;
+                        }
+                        workers.barrier();
+                    }
+                });
+                CHECK(wrong == 0);
+            }
+        }
+    }
+}
+
+TEST(others_take_over_from_a_thread_that_is_held_up) {
+    Workers workers(2);
+    std::atomic<int32_t> done{0};
+    std::atomic<bool> waited_in_vain{false};
+    workers.run([&](int32_t thread) {
+        workers.spread(40, thread, 1, [&](int32_t begin, int32_t) {
+            for (int64_t turn = 0; begin == 0 && done < 39; ++turn) { // held up in the first piece
+                std::this_thread::yield();
+                if (turn > 100'000'000) {
+                    waited_in_vain = true;
+                    break;
+                }
+            }
+            ++done;
+        });
+    });
+    CHECK(done == 40);
+    CHECK(!waited_in_vain);
+}
+
+} // namespace
