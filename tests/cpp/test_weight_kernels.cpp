@@ -148,7 +148,8 @@ TEST(long_products_are_equal_on_every_instruction_set) {
             std::vector<int8_t> q(blocks * kCodes);
             std::vector<float> x = c.x, d(blocks), dsum(blocks);
             std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
-            const Activations a = {x.data(), q.data(), d.data(), dsum.data(), minus8.data(), minus8_half.data(), rows};
+            int8_t * first = q.data();
+            const Activations a = {x.data(), first, d.data(), dsum.data(), minus8.data(), minus8_half.data(), rows};
             std::vector<float> expected;
             for (const Kernels * table : tables()) {
                 for (int32_t r = 0; r < rows && is_quantized(format); ++r) {
@@ -170,6 +171,16 @@ TEST(long_products_are_equal_on_every_instruction_set) {
                 }
                 CHECK(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)) == 0);
                 CHECK(std::memcmp(again.data(), expected.data(), out.size() * sizeof(float)) == 0);
+                // Rows from the second on, where they lie.
+                to.a = {x.data() + k,      first + kCodes,         d.data() + 1, dsum.data() + 1,
+                        minus8.data() + 1, minus8_half.data() + 1, rows};
+                to.rows = rows - 1;
+                std::fill(again.begin(), again.end(), 0.5F);
+                table->gemm(to);
+                for (int32_t r = 1; r < rows; ++r) {
+                    CHECK(std::memcmp(again.data() + (r - 1) * g.ldo, expected.data() + r * g.ldo,
+                                      3 * kColumns * sizeof(float)) == 0);
+                }
             }
         }
     }
