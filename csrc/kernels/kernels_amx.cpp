@@ -26,7 +26,8 @@ constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked
 
 // A panel is multiplied some tiles at a time: first all their codes are unpacked, then come all products, then all sums
 // are scaled. A load from bytes whose stores have not reached the cache yet waits for them, and nothing younger retires
-// meanwhile; what lies between is still in the first cache.
+// meanwhile; what lies between is still in the first cache. Every second line of the weights wanted next is asked for
+// between the products and the others while sums are scaled, as unpacking alone would ask for too many at once.
 constexpr int32_t kTiles = 6;
 template <Format F> constexpr int32_t kRun = kBlock / kHalves<F>; // inputs that have a sum of their own
 template <Format F, bool Shared> constexpr int32_t kBlocks = kTiles * (Shared ? 2 : 1) / kHalves<F>;
@@ -67,14 +68,12 @@ ADASPARK_INLINE void sums_of(const Gemm & g, const uint8_t * codes, int32_t firs
                              Scratch & s) {
     constexpr int32_t kInputs = Shared ? 2 * kBlock : kRun<F>; // of a tile
     constexpr int32_t kBytes = kInputs * kColumns;
+    const uint8_t * ahead = codes + kAhead;
     const uint8_t * code = s.code[0];
     if constexpr (F == Format::q8_0) {
         code = codes;
     }
     for (int32_t b = 0; b < count; ++b, codes += code_bytes(F)) {
-        for (int j = 0; j <= code_bytes(F) && row == 0; j += 64) {
-            ADASPARK_PREFETCH(codes + kAhead + j);
-        }
         if constexpr (F != Format::q8_0) {
             unpack<F>(codes, s.code[b]);
         } else if (Shared && b == count - 1 && b % 2 == 0) { // half a tile: what would be read after it may not exist
@@ -85,6 +84,10 @@ ADASPARK_INLINE void sums_of(const Gemm & g, const uint8_t * codes, int32_t firs
     const int32_t last = Shared ? (g.k / kBlock - 1) / 2 * 2 : g.k / kBlock - 1; // first block of the last tile
     const auto multiply = [&](int32_t t, auto tile) ADASPARK_INLINED {
         const uint8_t * from = code + static_cast<int64_t>(t) * kBytes;
+        constexpr int32_t kPacked = code_bytes(F) * kInputs / kBlock;
+        for (int j = 64; j < kPacked && kHalves<F> == 1 && row == 0; j += 128) {
+            ADASPARK_PREFETCH(ahead + t * kPacked + j);
+        }
         if (F == Format::q8_0 && Shared && 2 * t == count - 1) {
             from = s.code[0];
         }
@@ -141,6 +144,10 @@ template <Format F, int RB, bool Shared> void panel_store(const Gemm & g, int32_
         const float * dsum = g.a.dsum + static_cast<int64_t>(first) * g.a.rows + row;
         for (int32_t b = 0; b < count; ++b, d += g.a.rows, dsum += g.a.rows) {
             const int32_t * sums = Shared ? s.sums[b / 2] + b % 2 * g.a.rows * kColumns : s.sums[b * kHalves<F>];
+            const uint8_t * ahead = codes + static_cast<int64_t>(first + b) * code_bytes(F) + kAhead;
+            for (int j = 0; j <= code_bytes(F) && row == 0; j += kHalves<F> == 1 ? 128 : 64) {
+                ADASPARK_PREFETCH(ahead + j);
+            }
             scales.next(first + b);
             add_block<F, RB>(scales, sums, d, dsum, acc);
         }
