@@ -27,6 +27,7 @@ enum class Format : int32_t { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k
 
 inline constexpr int32_t kColumns = 16; // columns of a panel
 inline constexpr int32_t kBlock = 32;   // inputs that share a scale; int8 activations have one scale for as many
+inline constexpr int32_t kCodes = 64;   // bytes of a row of int8 activations in a block
 inline constexpr int32_t kSuper = 256;  // inputs that share the scale of the scales of q4_k, q5_k and q6_k
 
 // Whether activations are multiplied as int8 (one scale for each 32) rather than as F32.

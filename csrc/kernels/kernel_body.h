@@ -48,7 +48,7 @@ ADASPARK_INLINE void panel_rows(const Gemm & g, const uint8_t * w, int part, int
                 }
             }
             IW s[kHalves<F> * RB];
-            block_dot<F, RB>(codes, part, g.a.q + at * kBlock, g.a.minus8 + at,
+            block_dot<F, RB>(codes, part, g.a.codes(b, row), g.a.minus8 + at,
                              g.a.minus8_half + static_cast<int64_t>(b) * 2 * g.a.rows + row, g.a.rows, s);
             scales.next(b);
             each<RB>([&](auto r) {
@@ -157,9 +157,11 @@ inline float codes_of(const float * x, int8_t * codes, int32_t (&total)[2]) {
 
 void quantize(const float * x, int32_t first, int32_t n, int32_t row, const Activations & a) {
     for (int32_t i = 0; i < n; i += kBlock) {
-        const int64_t at = static_cast<int64_t>((first + i) / kBlock) * a.rows + row;
+        const int32_t block = (first + i) / kBlock;
+        const int64_t at = static_cast<int64_t>(block) * a.rows + row;
         int32_t total[2];
-        const float d = codes_of(x + i, a.q + at * kBlock, total);
+        const float d = codes_of(x + i, a.codes(block, row), total);
+        std::memset(a.q + at * kCodes + (1 - block % 2) * kBlock, 0, kBlock);
         a.d[at] = d;
         a.minus8[at] = -8 * (total[0] + total[1]);
         a.minus8_half[2 * at - row] = -8 * total[0];

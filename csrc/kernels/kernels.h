@@ -14,16 +14,26 @@ namespace adaspark::kernels {
 
 // Rows of activations with `k` inputs each, as F32 or as int8 with one scale for each 32 inputs (or both). The int8
 // form keeps the rows of a block of 32 together: a product over several rows reads it front to back, at constant
-// distances.
+// distances. A row of a block is 32 codes and 32 zeros, the codes first in even blocks and the zeros first in odd ones:
+// where 64 inputs are multiplied at once, each of two blocks keeps its own sums.
 struct Activations {
     float * x = nullptr;             // [rows][k]
-    int8_t * q = nullptr;            // [k / 32][rows][32], -127..127; x is about d * q
+    int8_t * q = nullptr;            // [k / 32][rows][64], -127..127; x is about d * q
     float * d = nullptr;             // [k / 32][rows]
     float * dsum = nullptr;          // [k / 32][rows] d * sum of q: what a minimum multiplies
     int32_t * minus8 = nullptr;      // [k / 32][rows] -8 * sum of q: what an offset of 8 takes away
     int32_t * minus8_half = nullptr; // [k / 32][2][rows] the same of the first and of the second 16
     int32_t rows = 0;                // of the int8 form's layout
+
+    int8_t * codes(int32_t block, int32_t row) const {
+        return q + (static_cast<int64_t>(block) * rows + row) * kCodes + block % 2 * kBlock;
+    }
 };
+
+// Where the int8 form begins in `bytes`, which have kCodes to spare: on a cache line, or tiles load slowly.
+inline int8_t * first_code(int8_t * bytes) {
+    return bytes + (kCodes - reinterpret_cast<std::uintptr_t>(bytes) % kCodes) % kCodes;
+}
 
 struct Gemm {
     Format format = Format::f32;
@@ -95,11 +105,35 @@ struct Kernels {
     // `values` [n] to slot `slot` of a head's keys or values.
     void (*store_key)(const float * values, int32_t n, Cache cache, void * keys, int32_t slot);
     void (*store_value)(const float * values, int32_t n, Cache cache, void * head_values, int32_t slot);
+    // Called by a thread around many products, so that each need not set up the thread's state (null: there is none).
+    // Between them the thread runs nothing else that uses matrix tiles.
+    void (*enter)() = nullptr;
+    void (*leave)() = nullptr;
 };
 
 // The fastest table this CPU can run, and a table by name ("portable"; "avx2", "avxvnni", "avx512vnni", "amx";
 // "neon", "dotprod", "i8mm"); null when this build or this CPU lacks it.
 const Kernels & kernels_best();
 const Kernels * kernels_named(const char * name);
+
+// A thread's products with one table.
+class Session {
+  public:
+    explicit Session(const Kernels & kernels) : kernels_(kernels) {
+        if (kernels_.enter != nullptr) {
+            kernels_.enter();
+        }
+    }
+    ~Session() {
+        if (kernels_.leave != nullptr) {
+            kernels_.leave();
+        }
+    }
+    Session(const Session &) = delete;
+    Session & operator=(const Session &) = delete;
+
+  private:
+    const Kernels & kernels_;
+};
 
 } // namespace adaspark::kernels

@@ -1,11 +1,17 @@
-// Products of many rows on AMX tiles. One tile instruction makes the integer sums of 32 inputs, 16 columns and up to 16
-// rows; they are scaled as in kernel_body.h, operation by operation, so results are the same bits. Fewer rows, F32
+// Products of several rows on AMX tiles. A tile instruction makes the integer sums of many inputs, 16 columns and up to
+// 16 rows; they are scaled as in kernel_body.h, operation by operation, so results are the same bits. Few rows, F32
 // activations and everything else are the AVX-512 table's.
+//
+// A tile's sums cost the same whether its rows are all used or not. So up to 8 rows, two blocks share one: activations
+// are stored with zeros beside them, rows of [even block | 0] and after them rows of [0 | odd block].
 #define ADASPARK_SIMD amx
 #define ADASPARK_AVX512
 #define ADASPARK_VNNI _mm512_dpbusd_epi32
 #include "kernels/simd_x86.h"
 
+#include <algorithm>
+
+#include "kernels/amx_tiles.h"
 #include "kernels/scales.h"
 #include "kernels/tables.h"
 
@@ -13,51 +19,18 @@ namespace adaspark::kernels {
 
 namespace amx {
 
-constexpr int32_t kFewest = 9;   // rows from which tiles pay
-constexpr int32_t kMost = 16;    // rows of a tile
-constexpr int32_t kLeast = 8;    // rows of a group when more than kMost are cut into groups of about equal size
-constexpr int32_t kAhead = 8192; // bytes: how far ahead weights are asked for, across panels
+constexpr int32_t kFewest = 5;         // rows from which tiles pay, where two blocks can share one
+constexpr int32_t kMost = kTileRows;   // rows of a product
+constexpr int32_t kShared = kMost / 2; // rows up to which two blocks share a tile
+constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked for, across panels
 
-// A block passes through stages, each this many blocks behind the one before: a tile load waits for stores to the same
-// bytes to reach the cache, and nothing younger retires meanwhile.
-constexpr int32_t kMultiply = 2; // behind the unpacking of its codes
-constexpr int32_t kStore = kMultiply + 1;
-constexpr int32_t kScale = kStore + 2;
-constexpr int32_t kRing = 4; // blocks that hold codes or sums at once, rounded up to a power of two
-
-// ---- tiles (the intrinsics of older compilers do not say that they read memory) -----------------------------------
-
-struct alignas(64) TileConfig {
-    uint8_t palette = 1;
-    uint8_t start = 0;
-    uint8_t reserved[14] = {};
-    uint16_t bytes[16] = {}; // of a row
-    uint8_t rows[16] = {};
-};
-
-inline void tile_config(const TileConfig & config) { __asm__ volatile("ldtilecfg %0" ::"m"(config)); }
-inline void tile_config_of(TileConfig & out) { __asm__ volatile("sttilecfg %0" : "=m"(out)); }
-template <int T> ADASPARK_INLINE void tile_load(const void * p, int64_t stride) {
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(T) : "memory");
-}
-template <int T> ADASPARK_INLINE void tile_store(void * p, int64_t stride) {
-    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(T) : "memory");
-}
-// C = A * B of signed bytes
-template <int C, int A, int B> ADASPARK_INLINE void tile_dot() {
-    __asm__ volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
-}
-
-// Sums are tiles 0..3 (two halves of even blocks, two of odd ones), activations 4 and 5, codes 6 and 7.
-template <Format F> void configure(int32_t rows) {
-    constexpr int32_t kInputs = kBlock / kHalves<F>;
-    TileConfig config;
-    for (int t = 0; t < 8; ++t) {
-        config.bytes[t] = t == 4 || t == 5 ? kInputs : 4 * kColumns;
-        config.rows[t] = static_cast<uint8_t>(t >= 6 ? kInputs / 4 : rows);
-    }
-    tile_config(config);
-}
+// A panel is multiplied some tiles at a time: first all their codes are unpacked, then come all products, then all sums
+// are scaled. A load from bytes whose stores have not reached the cache yet waits for them, and nothing younger retires
+// meanwhile; what lies between is still in the first cache. Every second line of the weights wanted next is asked for
+// between the products and the others while sums are scaled, as unpacking alone would ask for too many at once.
+constexpr int32_t kTiles = 6;
+template <Format F> constexpr int32_t kRun = kBlock / kHalves<F>; // inputs that have a sum of their own
+template <Format F, bool Shared> constexpr int32_t kBlocks = kTiles * (Shared ? 2 : 1) / kHalves<F>;
 
 // ---- codes ---------------------------------------------------------------------------------------------------------
 
@@ -81,111 +54,186 @@ template <Format F> ADASPARK_INLINE void unpack(const uint8_t * codes, uint8_t *
     });
 }
 
-template <Format F> struct alignas(64) Scratch {
-    int32_t sums[kRing][kHalves<F> * kMost * kColumns];
-    uint8_t code[kRing][kBlock * kColumns];
+struct alignas(64) Scratch {
+    int32_t sums[kTiles][kMost * kColumns];
+    uint8_t code[2 * kTiles][kBlock * kColumns];
+    int8_t last[kMost * kCodes]; // activations of the last tile, which always loads kMost rows
 };
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-// Rows row .. row + RB - 1 of a panel; tiles begin `skip` rows before.
-template <Format F, int RB> void panel_store(const Gemm & g, int32_t panel, int32_t row, int32_t skip, Scratch<F> & s) {
-    constexpr int32_t kInputs = kBlock / kHalves<F>;
+// The sums of `count` blocks from `first` on, some of a panel's.
+template <Format F, bool Shared>
+ADASPARK_INLINE void sums_of(const Gemm & g, const uint8_t * codes, int32_t first, int32_t count, int32_t row,
+                             Scratch & s) {
+    constexpr int32_t kInputs = Shared ? 2 * kBlock : kRun<F>; // of a tile
+    constexpr int32_t kBytes = kInputs * kColumns;
+    const uint8_t * ahead = codes + kAhead;
+    const uint8_t * code = s.code[0];
+    if constexpr (F == Format::q8_0) {
+        code = codes;
+    }
+    for (int32_t b = 0; b < count; ++b, codes += code_bytes(F)) {
+        if constexpr (F != Format::q8_0) {
+            unpack<F>(codes, s.code[b]);
+        } else if (Shared && b == count - 1 && b % 2 == 0) { // half a tile: what would be read after it may not exist
+            std::memcpy(s.code[0], codes, code_bytes(F));
+        }
+    }
+    const int32_t tiles = (count * kBlock + kInputs - 1) / kInputs;
+    const int32_t last = Shared ? (g.k / kBlock - 1) / 2 * 2 : g.k / kBlock - 1; // first block of the last tile
+    const auto multiply = [&](int32_t t, auto tile) ADASPARK_INLINED {
+        const uint8_t * from = code + static_cast<int64_t>(t) * kBytes;
+        constexpr int32_t kPacked = code_bytes(F) * kInputs / kBlock;
+        for (int j = 64; j < kPacked && kHalves<F> == 1 && row == 0; j += 128) {
+            ADASPARK_PREFETCH(ahead + t * kPacked + j);
+        }
+        if (F == Format::q8_0 && Shared && 2 * t == count - 1) {
+            from = s.code[0];
+        }
+        const int32_t b = first + (Shared ? 2 * t : t / kHalves<F>);
+        const int8_t * a = b == last ? s.last + b % 2 * kBlock : g.a.codes(b, row);
+        tile_product<tile, kInputs>(a + (Shared ? 0 : t % kHalves<F> * kInputs), kCodes, from);
+    };
+    for (int32_t t = 0; t < tiles; t += 2) { // the sums of one are stored behind the product of the next
+        multiply(t, Index<0>{});
+        if (t > 0) {
+            tile_keep<1>(s.sums[t - 1]);
+        }
+        if (t + 1 < tiles) {
+            multiply(t + 1, Index<1>{});
+        }
+        tile_keep<0>(s.sums[t]);
+    }
+    if (tiles % 2 == 0) {
+        tile_keep<1>(s.sums[tiles - 1]);
+    }
+}
+
+// One block's sums, scaled.
+template <Format F, int RB>
+ADASPARK_INLINE void add_block(const Scales<F> & scales, const int32_t * sums, const float * d, const float * dsum,
+                               FW (&acc)[RB]) {
+    each<RB>([&](auto r) ADASPARK_INLINED {
+        const FW scale = set1_wide(d[r]);
+        each<kHalves<F>>([&](auto h) ADASPARK_INLINED {
+            const IW sum = {_mm512_load_si512(sums + (h * kMost + r) * kColumns)};
+            acc[r] = fma(to_float(sum), mul(scales.scale[h], scale), acc[r]);
+        });
+        if constexpr (has_minimum(F)) {
+            acc[r] = fma(scales.minimum, set1_wide(dsum[r]), acc[r]);
+        }
+    });
+}
+
+// Rows row .. row + RB - 1 of a panel; s.last is theirs. Not shared: RB is at least kShared.
+template <Format F, int RB, bool Shared> void panel_store(const Gemm & g, int32_t panel, int32_t row, Scratch & s) {
+    constexpr int32_t kUnit = Shared ? 2 : 1; // blocks of a turn: a multiple of it
     const uint8_t * w = g.w + static_cast<std::size_t>(panel) * panel_bytes(F, g.k);
     const uint8_t * codes = w + panel_scales(F, g.k);
     const int32_t blocks = g.k / kBlock;
     FW acc[RB];
-    each<RB>([&](auto r) { acc[r] = zero_wide(); });
+    each<RB>([&](auto r) ADASPARK_INLINED { acc[r] = zero_wide(); });
     Scales<F> scales = {w, 0, {}, {}, {}, {}};
-
-    const auto multiply = [&](int32_t b, auto odd) {
-        const uint8_t * code = F == Format::q8_0 ? codes + static_cast<int64_t>(b) * code_bytes(F) : s.code[b % kRing];
-        const int8_t * a = g.a.q + (static_cast<int64_t>(b) * g.a.rows + row - skip) * kBlock;
-        each<kHalves<F>>([&](auto h) {
-            constexpr int kPair = kHalves<F> == 2 ? h : odd;
-            tile_load<6 + kPair>(code + h * kInputs * kColumns, 4 * kColumns);
-            tile_load<4 + kPair>(a + h * kInputs, kBlock);
-            tile_dot<2 * odd + h, 4 + kPair, 6 + kPair>();
-        });
-    };
-    const auto keep = [&](int32_t b, auto odd) {
-        each<kHalves<F>>(
-            [&](auto h) { tile_store<2 * odd + h>(s.sums[b % kRing] + h * kMost * kColumns, 4 * kColumns); });
-    };
-    for (int32_t i = 0; i < blocks + kScale; ++i) {
-        if (i < blocks) {
-            const uint8_t * code = codes + static_cast<int64_t>(i) * code_bytes(F);
-            for (int j = 0; j <= code_bytes(F) && row == 0; j += 64) {
-                ADASPARK_PREFETCH(code + kAhead + j);
+    const int32_t turns = (blocks + kBlocks<F, Shared> - 1) / kBlocks<F, Shared>;
+    const int32_t even = ((blocks + turns - 1) / turns + kUnit - 1) / kUnit * kUnit; // about equally many a turn
+    for (int32_t first = 0; first < blocks; first += even) {
+        const int32_t count = std::min(even, blocks - first);
+        sums_of<F, Shared>(g, codes + static_cast<int64_t>(first) * code_bytes(F), first, count, row, s);
+        const float * d = g.a.d + static_cast<int64_t>(first) * g.a.rows + row;
+        const float * dsum = g.a.dsum + static_cast<int64_t>(first) * g.a.rows + row;
+        for (int32_t b = 0; b < count; ++b, d += g.a.rows, dsum += g.a.rows) {
+            const int32_t * sums = Shared ? s.sums[b / 2] + b % 2 * g.a.rows * kColumns : s.sums[b * kHalves<F>];
+            const uint8_t * ahead = codes + static_cast<int64_t>(first + b) * code_bytes(F) + kAhead;
+            for (int j = 0; j <= code_bytes(F) && row == 0; j += kHalves<F> == 1 ? 128 : 64) {
+                ADASPARK_PREFETCH(ahead + j);
             }
-            if constexpr (F != Format::q8_0) {
-                unpack<F>(code, s.code[i % kRing]);
-            }
-        }
-        if (const int32_t b = i - kMultiply; b >= 0 && b < blocks) {
-            b % 2 == 0 ? multiply(b, Index<0>{}) : multiply(b, Index<1>{});
-        }
-        if (const int32_t b = i - kStore; b >= 0 && b < blocks) {
-            b % 2 == 0 ? keep(b, Index<0>{}) : keep(b, Index<1>{});
-        }
-        if (const int32_t b = i - kScale; b >= 0) {
-            const int64_t at = static_cast<int64_t>(b) * g.a.rows + row;
-            const int32_t * sums = s.sums[b % kRing] + skip * kColumns;
-            scales.next(b);
-            each<RB>([&](auto r) {
-                const FW d = set1_wide(g.a.d[at + r]);
-                each<kHalves<F>>([&](auto h) {
-                    const IW sum = {_mm512_load_si512(sums + (h * kMost + r) * kColumns)};
-                    acc[r] = fma(to_float(sum), mul(scales.scale[h], d), acc[r]);
-                });
-                if constexpr (has_minimum(F)) {
-                    acc[r] = fma(scales.minimum, set1_wide(g.a.dsum[at + r]), acc[r]);
-                }
-            });
+            scales.next(first + b);
+            add_block<F, RB>(scales, sums, d, dsum, acc);
         }
     }
 
     const int64_t column = static_cast<int64_t>(panel) * kColumns;
-    each<RB>([&](auto r) {
-        float * out = g.out + (row + r) * g.ldo + column - static_cast<int64_t>(g.panel_begin) * kColumns;
-        FW y = acc[r];
-        if (g.bias != nullptr) {
-            y = add(y, load_wide(g.bias + column));
-        }
-        store(out, g.add ? add(load_wide(out), y) : y);
+    const int64_t ldo = g.ldo;
+    const bool more = g.add;
+    float * out = g.out + row * ldo + column - static_cast<int64_t>(g.panel_begin) * kColumns;
+    if (g.bias != nullptr) {
+        const FW bias = load_wide(g.bias + column);
+        each<RB>([&](auto r) ADASPARK_INLINED { acc[r] = add(acc[r], bias); });
+    }
+    each<RB>([&](auto r) ADASPARK_INLINED {
+        float * to = out + r * ldo;
+        store(to, more ? add(load_wide(to), acc[r]) : acc[r]);
     });
 }
 
-template <Format F, int N>
-void panel_some_rows(const Gemm & g, int32_t panel, int32_t row, int32_t n, int32_t skip, Scratch<F> & s) {
-    if constexpr (N > kLeast) {
+template <Format F, int N, bool Shared>
+void some_rows(const Gemm & g, int32_t panel, int32_t row, int32_t n, Scratch & s) {
+    if constexpr (N > (Shared ? kFewest : kShared)) {
         if (n < N) {
-            return panel_some_rows<F, N - 1>(g, panel, row, n, skip, s);
+            return some_rows<F, N - 1, Shared>(g, panel, row, n, s);
         }
     }
-    panel_store<F, N>(g, panel, row, skip, s);
+    panel_store<F, N, Shared>(g, panel, row, s);
+}
+
+// The rows of the last tile, with whatever after them.
+void copy_last(const Gemm & g, int32_t row, bool shared, Scratch & s) {
+    const int32_t blocks = g.k / kBlock;
+    const int32_t block = shared ? (blocks - 1) / 2 * 2 : blocks - 1;
+    const int32_t there = (blocks - 1 - block) * g.a.rows + g.rows - row;
+    std::memcpy(s.last, g.a.codes(block, row) - block % 2 * kBlock, std::min(there, kMost) * kCodes);
 }
 
 template <Format F> void gemm_format(const Gemm & g) {
-    Scratch<F> scratch;
-    TileConfig before; // ggml sets its own once a thread and relies on it
-    tile_config_of(before);
+    Scratch scratch;
+    if constexpr (kHalves<F> == 1) {
+        if (g.rows <= kShared) {
+            copy_last(g, 0, true, scratch);
+            for (int32_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
+                some_rows<F, kShared, true>(g, panel, 0, g.rows, scratch);
+            }
+            return;
+        }
+    }
     const int32_t groups = (g.rows + kMost - 1) / kMost;
-    const int32_t largest = (g.rows + groups - 1) / groups; // groups of about equal size, the larger ones first
-    configure<F>(largest);
     for (int32_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
         for (int32_t i = 0, row = 0; i < groups; ++i) {
-            const int32_t n = (g.rows - row + groups - i - 1) / (groups - i);
-            panel_some_rows<F, kMost>(g, panel, row, n, largest - n, scratch);
+            const int32_t n = (g.rows - row + groups - i - 1) / (groups - i); // groups of about equal size
+            copy_last(g, row, false, scratch);
+            some_rows<F, kMost, false>(g, panel, row, n, scratch);
             row += n;
         }
     }
-    tile_config(before);
+}
+
+// ---- configuration -------------------------------------------------------------------------------------------------
+
+constexpr TileConfig kConfig = tile_config();
+thread_local TileConfig t_before; // ggml sets its own once a thread and relies on it
+thread_local bool t_entered = false;
+
+void enter() {
+    store_config(t_before);
+    load_config(kConfig);
+    t_entered = true;
+}
+
+void leave() {
+    load_config(t_before);
+    t_entered = false;
 }
 
 void gemm(const Gemm & g) {
-    if (g.rows < kFewest) {
+    // The rows of two blocks fit one tile where there are few, and few between them.
+    const bool shared = g.format != Format::q6_k && g.rows >= kFewest && g.rows + g.a.rows <= kMost;
+    if (!is_quantized(g.format) || (g.rows <= kShared && !shared)) {
         return kAvx512Vnni.gemm(g);
+    }
+    if (!t_entered) {
+        enter();
+        gemm(g);
+        return leave();
     }
     switch (g.format) {
     case Format::q8_0:
@@ -205,7 +253,7 @@ void gemm(const Gemm & g) {
     case Format::q6_k:
         return gemm_format<Format::q6_k>(g);
     default:
-        return kAvx512Vnni.gemm(g);
+        return;
     }
 }
 
@@ -216,6 +264,8 @@ const Kernels & amx_table() {
         Kernels t = kAvx512Vnni;
         t.name = "amx";
         t.gemm = amx::gemm;
+        t.enter = amx::enter;
+        t.leave = amx::leave;
         return t;
     }();
     return table;

@@ -196,7 +196,7 @@ ADASPARK_INLINE void block_dot(const uint8_t * codes, int part, const int8_t * a
         code_vectors<F>(codes, part, 2 * x + 1, code[2], code[3]);
         each<RB - kPaired>([&](auto i) {
             constexpr int r = kPaired + i;
-            const int8x16_t input = vld1q_s8(a + 32 * r + 16 * x);
+            const int8x16_t input = vld1q_s8(a + kCodes * r + 16 * x);
             each<4>([&](auto u) { each<2>([&](auto j) { sum[r].v[j] = dot<u>(sum[r].v[j], code[u].v[j], input); }); });
         });
 #ifdef ADASPARK_I8MM
@@ -209,8 +209,8 @@ ADASPARK_INLINE void block_dot(const uint8_t * codes, int part, const int8_t * a
                 pair[2 * j + 1] = vreinterpretq_s8_s32(vzip2q_s32(first, second));
             });
             each<kPaired / 2>([&](auto p) {
-                const int8_t * at = a + 64 * p + 16 * x + 8 * v;
-                const int8x16_t input = vcombine_s8(vld1_s8(at), vld1_s8(at + 32));
+                const int8_t * at = a + 2 * kCodes * p + 16 * x + 8 * v;
+                const int8x16_t input = vcombine_s8(vld1_s8(at), vld1_s8(at + kCodes));
                 each<4>([&](auto c) {
                     int32x4_t & to = sum[2 * p + c / 2].v[c % 2];
                     to = vmmlaq_s32(to, input, pair[c]);

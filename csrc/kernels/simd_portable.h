@@ -144,7 +144,7 @@ inline FW load_i8_wide(const uint8_t * p) {
 
 template <Format F> constexpr int kHalves = F == Format::q6_k ? 2 : 1; // sums a block of 32 inputs has, one a scale
 
-// s[RB * h + r] = for 8 columns, the sum over the inputs of half h of (code - offset) * row r of a [RB][32].
+// s[RB * h + r] = for 8 columns, the sum over the inputs of half h of (code - offset) * row r of a, kCodes apart.
 template <Format F, int RB>
 inline void block_dot(const uint8_t * codes, int part, const int8_t * a, const int32_t * /*minus8*/,
                       const int32_t * /*minus8_half*/, int32_t /*rows*/, IW (&s)[kHalves<F> * RB]) {
@@ -167,7 +167,7 @@ inline void block_dot(const uint8_t * codes, int part, const int8_t * a, const i
             I8 sum{};
             for (int u = 8 / kHalves<F> * h; u < 8 / kHalves<F> * (h + 1); ++u) {
                 for (int j = 0; j < 32; ++j) {
-                    sum.v[j / 4] += code[u][j] * a[32 * r + 4 * u + j % 4];
+                    sum.v[j / 4] += code[u][j] * a[kCodes * r + 4 * u + j % 4];
                 }
             }
             s[RB * h + r] = sum;

@@ -246,8 +246,8 @@ ADASPARK_INLINE void block_dot(const uint8_t * codes, int part, const int8_t * a
         }
         each<RB>([&](auto r) {
             IW & sum = s[(kHalves<F> == 2 ? v / 2 : 0) * RB + r];
-            sum.v = ADASPARK_VNNI(sum.v, first, broadcast4(a + 32 * r + 8 * v));
-            sum.v = ADASPARK_VNNI(sum.v, second, broadcast4(a + 32 * r + 8 * v + 4));
+            sum.v = ADASPARK_VNNI(sum.v, first, broadcast4(a + kCodes * r + 8 * v));
+            sum.v = ADASPARK_VNNI(sum.v, second, broadcast4(a + kCodes * r + 8 * v + 4));
         });
     });
 }
@@ -265,7 +265,7 @@ ADASPARK_INLINE void block_dot(const uint8_t * codes, int part, const int8_t * a
             const Bytes code = load_bytes(codes + 64 * u + 32 * part);
             const Bytes size = _mm256_abs_epi8(code); // unsigned: 128 stays 128
             each<RB>([&](auto r) {
-                const Bytes x = _mm256_sign_epi8(broadcast4(a + 32 * r + 4 * u), code);
+                const Bytes x = _mm256_sign_epi8(broadcast4(a + kCodes * r + 4 * u), code);
                 s[r].v = _mm256_add_epi32(s[r].v, _mm256_madd_epi16(_mm256_maddubs_epi16(size, x), ones));
             });
         }
@@ -288,8 +288,8 @@ ADASPARK_INLINE void block_dot(const uint8_t * codes, int part, const int8_t * a
             Bytes second;
             code_vectors<F>(codes, part, v, first, second);
             each<RB>([&](auto r) {
-                t[r] = _mm256_add_epi16(t[r], _mm256_maddubs_epi16(first, broadcast4(a + 32 * r + 8 * v)));
-                t[r] = _mm256_add_epi16(t[r], _mm256_maddubs_epi16(second, broadcast4(a + 32 * r + 8 * v + 4)));
+                t[r] = _mm256_add_epi16(t[r], _mm256_maddubs_epi16(first, broadcast4(a + kCodes * r + 8 * v)));
+                t[r] = _mm256_add_epi16(t[r], _mm256_maddubs_epi16(second, broadcast4(a + kCodes * r + 8 * v + 4)));
             });
             if (kGroup == 1 || (kGroup == 2 && v % 2 == 1)) {
                 widen(kHalves<F> == 2 ? v / 2 : 0);

@@ -87,7 +87,7 @@ struct Case {
 // Rows [first, first + count) of the product on one table.
 std::vector<float> product(const Kernels & kernels, const Case & c, int32_t first, int32_t count) {
     const auto blocks = static_cast<std::size_t>(count * c.k / kBlock);
-    std::vector<int8_t> q(static_cast<std::size_t>(count * c.k));
+    std::vector<int8_t> q(blocks * kCodes);
     std::vector<float> d(blocks), dsum(blocks);
     std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
     std::vector<float> x(c.x.begin() + first * c.k, c.x.begin() + (first + count) * c.k);
@@ -137,6 +137,55 @@ TEST(products_equal_double_alone_together_and_on_every_instruction_set) {
     }
 }
 
+// Columns of many blocks, with a bias, added to what is there, a part of the panels, alone and in a session.
+TEST(long_products_are_equal_on_every_instruction_set) {
+    std::mt19937 rng(3);
+    for (const Format format : kFormats) {
+        for (const int32_t rows : {3, 6, 8, 12, 16, 18}) {
+            const int32_t k = (rows == 8 ? 33 : 3) * kSuper + (is_super(format) ? 0 : rows % 8 * kBlock + kBlock);
+            const Case c(format, k, 5 * kColumns, rows, rng);
+            const auto blocks = static_cast<std::size_t>(rows * k / kBlock);
+            std::vector<int8_t> q(blocks * kCodes);
+            std::vector<float> x = c.x, d(blocks), dsum(blocks);
+            std::vector<int32_t> minus8(blocks), minus8_half(2 * blocks);
+            int8_t * first = q.data();
+            const Activations a = {x.data(), first, d.data(), dsum.data(), minus8.data(), minus8_half.data(), rows};
+            std::vector<float> expected;
+            for (const Kernels * table : tables()) {
+                for (int32_t r = 0; r < rows && is_quantized(format); ++r) {
+                    table->quantize(x.data() + static_cast<std::ptrdiff_t>(r) * k, 0, k, r, a);
+                }
+                const Gemm g = {format, c.packed.data(), k, 1, 4, a, rows, nullptr, 3 * kColumns + 5, c.x.data(), true};
+                std::vector<float> out(static_cast<std::size_t>(rows) * static_cast<std::size_t>(g.ldo), 0.5F);
+                std::vector<float> again = out;
+                Gemm to = g;
+                to.out = out.data();
+                table->gemm(to);
+                to.out = again.data();
+                {
+                    const Session session(*table);
+                    table->gemm(to);
+                }
+                if (expected.empty()) {
+                    expected = out;
+                }
+                CHECK(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)) == 0);
+                CHECK(std::memcmp(again.data(), expected.data(), out.size() * sizeof(float)) == 0);
+                // Rows from the second on, where they lie.
+                to.a = {x.data() + k,      first + kCodes,         d.data() + 1, dsum.data() + 1,
+                        minus8.data() + 1, minus8_half.data() + 1, rows};
+                to.rows = rows - 1;
+                std::fill(again.begin(), again.end(), 0.5F);
+                table->gemm(to);
+                for (int32_t r = 1; r < rows; ++r) {
+                    CHECK(std::memcmp(again.data() + (r - 1) * g.ldo, expected.data() + r * g.ldo,
+                                      3 * kColumns * sizeof(float)) == 0);
+                }
+            }
+        }
+    }
+}
+
 TEST(rows_are_normed_activated_and_quantised_alike_on_every_instruction_set) {
     std::mt19937 rng(7);
     std::normal_distribution<float> normal;
@@ -170,7 +219,7 @@ TEST(rows_are_normed_activated_and_quantised_alike_on_every_instruction_set) {
         keep(row);
         table->silu_mul(extreme.data(), y.data(), kWidth, row.data());
         keep(row);
-        std::vector<int8_t> q(kWidth);
+        std::vector<int8_t> q(kBlocks * kCodes);
         std::vector<float> d(kBlocks), dsum(kBlocks);
         std::vector<int32_t> minus8(kBlocks), minus8_half(2 * kBlocks);
         table->quantize(extreme.data(), 0, kWidth, 0,

@@ -85,12 +85,12 @@ Forward::Forward(const ModelSpec & spec, const Weights & weights, Workers & work
 
 kernels::Activations Forward::Int8Rows::open(float * x, std::size_t rows, std::size_t width) {
     const std::size_t blocks = rows * width / kernels::kBlock;
-    q.resize(rows * width);
+    q.resize((blocks + 1) * kernels::kCodes);
     d.resize(blocks);
     dsum.resize(blocks);
     minus8.resize(blocks);
     minus8_half.resize(2 * blocks);
-    return {x, q.data(), d.data(), dsum.data(), minus8.data(), minus8_half.data(), 0};
+    return {x, kernels::first_code(q.data()), d.data(), dsum.data(), minus8.data(), minus8_half.data(), 0};
 }
 
 void Forward::set_rows(int32_t rows) {

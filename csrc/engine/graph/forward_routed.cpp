@@ -38,7 +38,7 @@ void each_of_part(const Groups & groups, int32_t units, int32_t part, int32_t pa
 // Rows first, first + 1, ... of `a`, whose int8 form keeps its layout.
 kernels::Activations from_row(const kernels::Activations & a, int32_t first, int32_t k) {
     return {a.x + static_cast<std::ptrdiff_t>(first) * k,
-            a.q + static_cast<std::ptrdiff_t>(first) * kernels::kBlock,
+            a.q + static_cast<std::ptrdiff_t>(first) * kernels::kCodes,
             a.d + first,
             a.dsum + first,
             a.minus8 + first,
@@ -133,7 +133,7 @@ kernels::Activations Forward::rows_of(const Groups & g, std::size_t i, const Blo
         const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(b) * a_.rows;
         const std::ptrdiff_t to = static_cast<std::ptrdiff_t>(b) * count;
         for (int32_t r = 0; r < count; ++r) {
-            std::memcpy(out.q + (to + r) * kernels::kBlock, a_.q + (from + rows[r]) * kernels::kBlock, kernels::kBlock);
+            std::memcpy(out.q + (to + r) * kernels::kCodes, a_.q + (from + rows[r]) * kernels::kCodes, kernels::kCodes);
             out.d[to + r] = a_.d[from + rows[r]];
             out.dsum[to + r] = a_.dsum[from + rows[r]];
             out.minus8[to + r] = a_.minus8[from + rows[r]];
@@ -149,7 +149,7 @@ kernels::Activations Forward::inner_of(const Groups & g, std::size_t i) const {
     const std::ptrdiff_t first = g.begin[i];
     const std::ptrdiff_t blocks = first * (spec_.n_ff_expert / kernels::kBlock);
     return {inner_.x + first * spec_.n_ff_expert,
-            inner_.q + first * spec_.n_ff_expert,
+            inner_.q + first * spec_.n_ff_expert / kernels::kBlock * kernels::kCodes,
             inner_.d + blocks,
             inner_.dsum + blocks,
             inner_.minus8 + blocks,

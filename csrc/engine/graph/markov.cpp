@@ -14,13 +14,18 @@ MarkovChain::MarkovChain(const DraftWeights & weights, Workers & workers, std::v
       best_(static_cast<std::size_t>(workers.size())) {
     const auto rank = static_cast<std::size_t>(weights.w1.k);
     row_.x.resize(rank);
-    row_.q.resize(rank);
+    row_.q.resize((rank / kernels::kBlock + 1) * kernels::kCodes);
     row_.d.resize(rank / kernels::kBlock);
     row_.dsum.resize(row_.d.size());
     row_.minus8.resize(row_.d.size());
     row_.minus8_half.resize(2 * row_.d.size());
-    a_ = {
-        row_.x.data(), row_.q.data(), row_.d.data(), row_.dsum.data(), row_.minus8.data(), row_.minus8_half.data(), 1};
+    a_ = {row_.x.data(),
+          kernels::first_code(row_.q.data()),
+          row_.d.data(),
+          row_.dsum.data(),
+          row_.minus8.data(),
+          row_.minus8_half.data(),
+          1};
     if (weights.confidence) {
         confidence_weights_.resize(static_cast<std::size_t>(weights.confidence.k));
         kernels::unpack_column(weights.confidence.format, weights.confidence.k, weights.confidence.data, 0,

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/kernels.h"
+
 namespace adaspark::graph {
 
 class Workers {
@@ -21,14 +23,15 @@ class Workers {
 
     int32_t size() const { return static_cast<int32_t>(threads_.size()) + 1; }
 
-    // Calls job(thread) on every thread, thread = 0 .. size() - 1, and returns when all are done. The job must not
-    // throw.
+    // Calls job(thread) on every thread, inside a session of the kernels, thread = 0 .. size() - 1, and returns when
+    // all are done. The job must not throw.
     template <typename F> void run(F && job) {
         const auto call = [](void * data, int32_t thread) {
+            const kernels::Session session(kernels::kernels_best());
             (*static_cast<std::remove_reference_t<F> *>(data))(thread);
         };
         start(call, &job);
-        job(0);
+        call(&job, 0);
         finish();
     }
 

@@ -1,0 +1,70 @@
+// AMX tile instructions (the intrinsics of older compilers do not say that they read memory) and the one configuration
+// of tiles that all products use.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/unroll.h"
+
+// On a lambda: it is part of the function around it.
+#define ADASPARK_INLINED __attribute__((always_inline))
+
+namespace adaspark::kernels::amx {
+
+constexpr int32_t kTileRows = 16;
+constexpr int32_t kTileRow = 64; // bytes of a row of codes or sums
+
+struct alignas(64) TileConfig {
+    uint8_t palette = 1;
+    uint8_t start = 0;
+    uint8_t reserved[14] = {};
+    uint16_t bytes[16] = {}; // of a row
+    uint8_t rows[16] = {};
+};
+
+// Tiles of activations and of codes, K inputs deep: 64, 32 or 16. Tiles 0 and 1 are sums.
+template <int K> constexpr int kTileA = K == 64 ? 2 : K == 32 ? 4 : 6;
+template <int K> constexpr int kTileB = kTileA<K> + 1;
+
+constexpr TileConfig tile_config() {
+    TileConfig config;
+    for (int t = 0; t < 8; ++t) {
+        const int k = t < 4 ? 64 : t < 6 ? 32 : 16;
+        const bool activations = t >= 2 && t % 2 == 0;
+        config.bytes[t] = static_cast<uint16_t>(activations ? k : kTileRow);
+        config.rows[t] = static_cast<uint8_t>(t >= 2 && !activations ? k / 4 : kTileRows);
+    }
+    return config;
+}
+
+inline void load_config(const TileConfig & config) { __asm__ volatile("ldtilecfg %0" ::"m"(config)); }
+inline void store_config(TileConfig & out) { __asm__ volatile("sttilecfg %0" : "=m"(out)); }
+template <int T> ADASPARK_INLINE void tile_load(const void * p, int64_t stride) {
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(T) : "memory");
+}
+template <int T> ADASPARK_INLINE void tile_store(void * p, int64_t stride) {
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(T) : "memory");
+}
+template <int T> ADASPARK_INLINE void tile_zero() { __asm__ volatile("tilezero %%tmm%c0" ::"i"(T)); }
+
+// C += A * B of signed bytes, K inputs. C is zero before, A and B after it. A tile that is not zero holds one of the
+// few registers that tiles are renamed to; while the core's other thread runs too they are so few that loads and
+// products would go one at a time.
+template <int C, int K>
+ADASPARK_INLINE void tile_product(const void * activations, int64_t stride, const void * codes) {
+    constexpr int kA = kTileA<K>;
+    constexpr int kB = kTileB<K>;
+    tile_load<kB>(codes, kTileRow);
+    tile_load<kA>(activations, stride);
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(kA), "i"(kB));
+    tile_zero<kA>();
+    tile_zero<kB>();
+}
+
+// Sums go to memory; the tile is zero again.
+template <int C> ADASPARK_INLINE void tile_keep(int32_t * sums) {
+    tile_store<C>(sums, kTileRow);
+    tile_zero<C>();
+}
+
+} // namespace adaspark::kernels::amx
