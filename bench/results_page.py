@@ -49,7 +49,9 @@ def main() -> None:
         page += _comparison(args.folder / f"{name}.jsonl", title)
     page += _ablation(args.folder / "ablation.json")
     page += _live(args.folder)
-    page += _costs(args.folder / "verify_cost.jsonl")
+    page += _costs(args.folder / "verify_cost.jsonl", "")
+    for path in sorted(args.folder.glob("verify_cost_*.jsonl")):
+        page += _costs(path, f", the shape of {path.stem.removeprefix('verify_cost_')}")
     page += _perplexity(args.folder / "perplexity.jsonl")
     args.page.write_text("\n\n".join(page) + "\n", encoding="utf-8")
 
@@ -104,7 +106,8 @@ def _ablation(path: Path) -> list[str]:
     return [title, markdown_rows(["arm", "against `plain`", "worst reply", "conversations"], rows)]
 
 
-def _costs(path: Path) -> list[str]:
+def _costs(path: Path, model: str) -> list[str]:
+    """``model``: what the titles name besides, for a file that is not of the default pair."""
     times: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
     for record in read_results(path)[1]:
         if record["kind"] in ("rows", "draft"):
@@ -119,7 +122,7 @@ def _costs(path: Path) -> list[str]:
                 [f"{kernels}, {context} tokens", *(f"{value[n]:.2f}" if n in value else "-" for n in counts)]
                 for (_, kernels, context), value in sorted(part.items(), key=lambda item: (item[0][2], item[0][1]))
             ]
-            out += [f"## {title}", markdown_rows(["kernels and context", *map(str, counts)], rows)]
+            out += [f"## {title}{model}", markdown_rows(["kernels and context", *map(str, counts)], rows)]
     return out
 
 
