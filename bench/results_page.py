@@ -40,7 +40,9 @@ LLAMA = "_llama_kernels"
 
 def main() -> None:
     args = _arguments()
-    source = f"`python bench/results_page.py {args.folder} {args.page}` from the raw results in that folder"
+    source = (
+        f"`python bench/results_page.py {args.folder} {args.page} --title TITLE` from the raw results in that folder"
+    )
     page = [
         f"# Results: {args.title}",
         f"Written by {source}; what the numbers mean is in [bench/README.md](../bench/README.md).",

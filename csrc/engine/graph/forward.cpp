@@ -13,7 +13,6 @@ namespace {
 // Numbers a thread norms again that another has normed too, rather than wait for them: about what meeting and fetching
 // the rows from the other's cache takes.
 constexpr int32_t kNormAgain = 16384;
-constexpr int32_t kPieces = 6; // of a thread's share: what one that is done early can take over
 
 constexpr int32_t kNotANumber = -1; // instead of a column: one of those compared is none
 constexpr int32_t kNone = -2;       // none were compared
@@ -206,16 +205,21 @@ void Forward::block(const BlockWeights & w, int32_t thread) {
     workers_.barrier();
 }
 
-// h = norm(x) for this thread's rows, as int8 too when a product wants that. Row 0 of h is row `first` of x.
+// Row `row` of `out`, as int8 too when a product wants that.
+void Forward::norm_row(const float * x, const float * weight, bool quantize, int32_t row,
+                       const kernels::Activations & out) const {
+    float * h = out.x + static_cast<std::ptrdiff_t>(row) * spec_.n_embd;
+    kernels_.rms_norm(x, weight, spec_.n_embd, spec_.eps, h);
+    if (quantize) {
+        kernels_.quantize(h, 0, spec_.n_embd, row, out);
+    }
+}
+
+// h = norm(x) for this thread's rows. Row 0 of h is row `first` of x.
 void Forward::norm(const float * x, const float * weight, int32_t first, int32_t rows, bool quantize, int32_t thread) {
-    const int32_t n = spec_.n_embd;
     const Share mine = share(rows, thread);
     for (int32_t r = mine.begin; r < mine.end; ++r) {
-        float * h = h_.data() + static_cast<std::ptrdiff_t>(r) * n;
-        kernels_.rms_norm(x + static_cast<std::ptrdiff_t>(first + r) * n, weight, n, spec_.eps, h);
-        if (quantize) {
-            kernels_.quantize(h, 0, n, r, a_);
-        }
+        norm_row(x + static_cast<std::ptrdiff_t>(first + r) * spec_.n_embd, weight, quantize, r, a_);
     }
 }
 
@@ -227,14 +231,9 @@ const kernels::Activations & Forward::normed(const float * weight, bool quantize
         workers_.barrier();
         return a_;
     }
-    Scratch & s = scratch_[static_cast<std::size_t>(thread)];
-    const int32_t n = spec_.n_embd;
+    const Scratch & s = scratch_[static_cast<std::size_t>(thread)];
     for (int32_t r = 0; r < rows_; ++r) {
-        float * h = s.normed.data() + static_cast<std::ptrdiff_t>(r) * n;
-        kernels_.rms_norm(x_.data() + static_cast<std::ptrdiff_t>(r) * n, weight, n, spec_.eps, h);
-        if (quantize) {
-            kernels_.quantize(h, 0, n, r, s.own);
-        }
+        norm_row(x_.data() + static_cast<std::ptrdiff_t>(r) * spec_.n_embd, weight, quantize, r, s.own);
     }
     return s.own;
 }

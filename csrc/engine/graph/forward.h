@@ -18,6 +18,7 @@ namespace adaspark::graph {
 inline constexpr int32_t kMaxRows = 64;    // rows of one forward: what a row sees of them fits one word
 inline constexpr int32_t kAttendRows = 16; // rows whose attention is worked out together: bounds the partial results
 inline constexpr int32_t kUnit = kernels::kBlock / kernels::kColumns; // panels that fill one block of int8 activations
+inline constexpr int32_t kPieces = 6;      // of a thread's share: what one that is done early can take over
 inline constexpr int32_t kUnitsAtOnce = 4; // of the feed-forward: their inner rows stay in the first cache
 inline constexpr int32_t kTailSlots =
     kernels::kChunk + kMaxRows; // slots of a row in chunks not wholly committed, at most
@@ -102,6 +103,8 @@ class Forward {
     void prepare(const Rows & rows);
     void block(const BlockWeights & w, int32_t thread);
     void norm(const float * x, const float * weight, int32_t first, int32_t rows, bool quantize, int32_t thread);
+    void norm_row(const float * x, const float * weight, bool quantize, int32_t row,
+                  const kernels::Activations & out) const;
     const kernels::Activations & normed(const float * weight, bool quantize, int32_t thread);
     void project(const BlockWeights & w, const kernels::Activations & in, bool keys_only, int32_t thread);
     void project_head(const BlockWeights & w, const kernels::Activations & in, int32_t item);

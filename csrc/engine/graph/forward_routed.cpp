@@ -13,7 +13,6 @@ namespace {
 
 // What a unit of an expert's work costs apart from its rows, in rows: reading the weights.
 constexpr int64_t kReading = 4;
-constexpr int32_t kParts = 6;                  // of a thread's share: what one that is done early can take over
 constexpr float kLeastTotal = 6.103515625e-5F; // of the selected experts' shares, as llama.cpp: the smallest normal F16
 
 // Part `part` of `parts` of about equal cost of the experts' work, which is `units` units of every group: calls
@@ -173,7 +172,7 @@ void Forward::routed(const BlockWeights & w, int32_t thread) {
     const Groups & g = s.groups;
     group(s.groups);
     const auto each = [&](int32_t units, auto && f) {
-        const int32_t parts = kParts * workers_.size();
+        const int32_t parts = kPieces * workers_.size();
         workers_.spread(parts, thread, 1, [&](int32_t from, int32_t to) {
             for (int32_t part = from; part < to; ++part) {
                 each_of_part(g, units, part, parts, f);
