@@ -22,17 +22,16 @@ struct alignas(64) TileConfig {
     uint8_t rows[16] = {};
 };
 
-// Tiles of activations and of codes, K inputs deep: 64, 32 or 16. Tiles 0 and 1 are sums.
-template <int K> constexpr int kTileA = K == 64 ? 2 : K == 32 ? 4 : 6;
-template <int K> constexpr int kTileB = kTileA<K> + 1;
+// Tiles 0 to 3 are sums, 4 and 5 activations and codes, `inputs` deep (64, 32 or 16).
+constexpr int kSums = 4;
+constexpr int kTileA = 4;
+constexpr int kTileB = 5;
 
-constexpr TileConfig tile_config() {
+constexpr TileConfig tile_config(int32_t inputs, int32_t rows) {
     TileConfig config;
-    for (int t = 0; t < 8; ++t) {
-        const int k = t < 4 ? 64 : t < 6 ? 32 : 16;
-        const bool activations = t >= 2 && t % 2 == 0;
-        config.bytes[t] = static_cast<uint16_t>(activations ? k : kTileRow);
-        config.rows[t] = static_cast<uint8_t>(t >= 2 && !activations ? k / 4 : kTileRows);
+    for (int t = 0; t <= kTileB; ++t) {
+        config.bytes[t] = static_cast<uint16_t>(t == kTileA ? inputs : kTileRow);
+        config.rows[t] = static_cast<uint8_t>(t == kTileB ? inputs / 4 : rows);
     }
     return config;
 }
@@ -47,18 +46,11 @@ template <int T> ADASPARK_INLINE void tile_store(void * p, int64_t stride) {
 }
 template <int T> ADASPARK_INLINE void tile_zero() { __asm__ volatile("tilezero %%tmm%c0" ::"i"(T)); }
 
-// C += A * B of signed bytes, K inputs. C is zero before, A and B after it. A tile that is not zero holds one of the
-// few registers that tiles are renamed to; while the core's other thread runs too they are so few that loads and
-// products would go one at a time.
-template <int C, int K>
-ADASPARK_INLINE void tile_product(const void * activations, int64_t stride, const void * codes) {
-    constexpr int kA = kTileA<K>;
-    constexpr int kB = kTileB<K>;
-    tile_load<kB>(codes, kTileRow);
-    tile_load<kA>(activations, stride);
-    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(kA), "i"(kB));
-    tile_zero<kA>();
-    tile_zero<kB>();
+// C += A * B of signed bytes.
+template <int C> ADASPARK_INLINE void tile_product(const void * activations, int64_t stride, const void * codes) {
+    tile_load<kTileB>(codes, kTileRow);
+    tile_load<kTileA>(activations, stride);
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(kTileA), "i"(kTileB));
 }
 
 // Sums go to memory; the tile is zero again.

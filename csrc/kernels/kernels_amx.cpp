@@ -2,8 +2,8 @@
 // 16 rows; they are scaled as in kernel_body.h, operation by operation, so results are the same bits. Few rows, F32
 // activations and everything else are the AVX-512 table's.
 //
-// A tile's sums cost the same whether its rows are all used or not. So up to 8 rows, two blocks share one: activations
-// are stored with zeros beside them, rows of [even block | 0] and after them rows of [0 | odd block].
+// To store a tile's sums takes 16 cycles, however few of its rows are used. So up to 8 rows, two blocks share one:
+// activations are stored with zeros beside them, rows of [even block | 0] and after them rows of [0 | odd block].
 #define ADASPARK_SIMD amx
 #define ADASPARK_AVX512
 #define ADASPARK_VNNI _mm512_dpbusd_epi32
@@ -19,18 +19,20 @@ namespace adaspark::kernels {
 
 namespace amx {
 
-constexpr int32_t kFewest = 5;         // rows from which tiles pay, where two blocks can share one
+constexpr int32_t kFewest = 4;         // rows from which tiles pay, where two blocks can share one
 constexpr int32_t kMost = kTileRows;   // rows of a product
 constexpr int32_t kShared = kMost / 2; // rows up to which two blocks share a tile
 constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked for, across panels
 
-// A panel is multiplied some tiles at a time: first all their codes are unpacked, then come all products, then all sums
-// are scaled. A load from bytes whose stores have not reached the cache yet waits for them, and nothing younger retires
-// meanwhile; what lies between is still in the first cache. Every second line of the weights wanted next is asked for
-// between the products and the others while sums are scaled, as unpacking alone would ask for too many at once.
-constexpr int32_t kTiles = 6;
-template <Format F> constexpr int32_t kRun = kBlock / kHalves<F>; // inputs that have a sum of their own
-template <Format F, bool Shared> constexpr int32_t kBlocks = kTiles * (Shared ? 2 : 1) / kHalves<F>;
+// Three things happen in every turn, for three tiles: codes are unpacked, a product is made, sums are scaled. A load
+// from bytes whose stores have not reached the cache yet waits for them, and so do stores of sums for their product;
+// turns later both are done, and what lies between is still in the first cache.
+constexpr int32_t kUnpacked = 2; // turns before the product
+constexpr int32_t kStored = 2;   // turns after it
+constexpr int32_t kScaled = 3;
+constexpr int32_t kRing = 4; // tiles kept of codes and of sums
+
+template <Format F, bool Shared> constexpr int32_t kInputs = Shared ? 2 * kBlock : kBlock / kHalves<F>; // of a tile
 
 // ---- codes ---------------------------------------------------------------------------------------------------------
 
@@ -55,104 +57,43 @@ template <Format F> ADASPARK_INLINE void unpack(const uint8_t * codes, uint8_t *
 }
 
 struct alignas(64) Scratch {
-    int32_t sums[kTiles][kMost * kColumns];
-    uint8_t code[2 * kTiles][kBlock * kColumns];
-    int8_t last[kMost * kCodes]; // activations of the last tile, which always loads kMost rows
+    int32_t sums[kRing][kMost * kColumns];
+    uint8_t code[kRing][2 * kBlock * kColumns];
 };
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-// The sums of `count` blocks from `first` on, some of a panel's.
-template <Format F, bool Shared>
-ADASPARK_INLINE void sums_of(const Gemm & g, const uint8_t * codes, int32_t first, int32_t count, int32_t row,
-                             Scratch & s) {
-    constexpr int32_t kInputs = Shared ? 2 * kBlock : kRun<F>; // of a tile
-    constexpr int32_t kBytes = kInputs * kColumns;
-    const uint8_t * ahead = codes + kAhead;
-    const uint8_t * code = s.code[0];
-    if constexpr (F == Format::q8_0) {
-        code = codes;
-    }
-    for (int32_t b = 0; b < count; ++b, codes += code_bytes(F)) {
-        if constexpr (F != Format::q8_0) {
-            unpack<F>(codes, s.code[b]);
-        } else if (Shared && b == count - 1 && b % 2 == 0) { // half a tile: what would be read after it may not exist
-            std::memcpy(s.code[0], codes, code_bytes(F));
-        }
-    }
-    const int32_t tiles = (count * kBlock + kInputs - 1) / kInputs;
-    const int32_t last = Shared ? (g.k / kBlock - 1) / 2 * 2 : g.k / kBlock - 1; // first block of the last tile
-    const auto multiply = [&](int32_t t, auto tile) ADASPARK_INLINED {
-        const uint8_t * from = code + static_cast<int64_t>(t) * kBytes;
-        constexpr int32_t kPacked = code_bytes(F) * kInputs / kBlock;
-        for (int j = 64; j < kPacked && kHalves<F> == 1 && row == 0; j += 128) {
-            ADASPARK_PREFETCH(ahead + t * kPacked + j);
-        }
-        if (F == Format::q8_0 && Shared && 2 * t == count - 1) {
-            from = s.code[0];
-        }
-        const int32_t b = first + (Shared ? 2 * t : t / kHalves<F>);
-        const int8_t * a = b == last ? s.last + b % 2 * kBlock : g.a.codes(b, row);
-        tile_product<tile, kInputs>(a + (Shared ? 0 : t % kHalves<F> * kInputs), kCodes, from);
-    };
-    for (int32_t t = 0; t < tiles; t += 2) { // the sums of one are stored behind the product of the next
-        multiply(t, Index<0>{});
-        if (t > 0) {
-            tile_keep<1>(s.sums[t - 1]);
-        }
-        if (t + 1 < tiles) {
-            multiply(t + 1, Index<1>{});
-        }
-        tile_keep<0>(s.sums[t]);
-    }
-    if (tiles % 2 == 0) {
-        tile_keep<1>(s.sums[tiles - 1]);
-    }
+// Some rows times some panels, the tiles of one after those of the other.
+struct Part {
+    int32_t begin; // panels
+    int32_t end;
+    int32_t row;
+};
+
+// A sum as F32. Next to tile instructions one of two units converts, multiplies and adds multiples; both add, so a sum
+// (below 2^22) is put into the low bits of 1.5 * 2^23 and that taken off: the same number exactly.
+ADASPARK_INLINE FW sum_of(const int32_t * sums) {
+    const __m512i shift = _mm512_set1_epi32(0x4b400000);
+    const __m512i shifted = _mm512_add_epi32(_mm512_load_si512(sums), shift);
+    return sub(FW{_mm512_castsi512_ps(shifted)}, FW{_mm512_castsi512_ps(shift)});
 }
 
-// One block's sums, scaled.
+// One scale's sums.
+template <int RB> ADASPARK_INLINE void add_sums(FW scale, const int32_t * sums, const float * d, FW (&acc)[RB]) {
+    each<RB>([&](auto r)
+                 ADASPARK_INLINED { acc[r] = fma(sum_of(sums + r * kColumns), mul(scale, set1_wide(d[r])), acc[r]); });
+}
+
 template <Format F, int RB>
 ADASPARK_INLINE void add_block(const Scales<F> & scales, const int32_t * sums, const float * d, const float * dsum,
                                FW (&acc)[RB]) {
-    each<RB>([&](auto r) ADASPARK_INLINED {
-        const FW scale = set1_wide(d[r]);
-        each<kHalves<F>>([&](auto h) ADASPARK_INLINED {
-            const IW sum = {_mm512_load_si512(sums + (h * kMost + r) * kColumns)};
-            acc[r] = fma(to_float(sum), mul(scales.scale[h], scale), acc[r]);
-        });
-        if constexpr (has_minimum(F)) {
-            acc[r] = fma(scales.minimum, set1_wide(dsum[r]), acc[r]);
-        }
-    });
+    add_sums<RB>(scales.scale[0], sums, d, acc);
+    if constexpr (has_minimum(F)) {
+        each<RB>([&](auto r) ADASPARK_INLINED { acc[r] = fma(scales.minimum, set1_wide(dsum[r]), acc[r]); });
+    }
 }
 
-// Rows row .. row + RB - 1 of a panel; s.last is theirs. Not shared: RB is at least kShared.
-template <Format F, int RB, bool Shared> void panel_store(const Gemm & g, int32_t panel, int32_t row, Scratch & s) {
-    constexpr int32_t kUnit = Shared ? 2 : 1; // blocks of a turn: a multiple of it
-    const uint8_t * w = g.w + static_cast<std::size_t>(panel) * panel_bytes(F, g.k);
-    const uint8_t * codes = w + panel_scales(F, g.k);
-    const int32_t blocks = g.k / kBlock;
-    FW acc[RB];
-    each<RB>([&](auto r) ADASPARK_INLINED { acc[r] = zero_wide(); });
-    Scales<F> scales = {w, 0, {}, {}, {}, {}};
-    const int32_t turns = (blocks + kBlocks<F, Shared> - 1) / kBlocks<F, Shared>;
-    const int32_t even = ((blocks + turns - 1) / turns + kUnit - 1) / kUnit * kUnit; // about equally many a turn
-    for (int32_t first = 0; first < blocks; first += even) {
-        const int32_t count = std::min(even, blocks - first);
-        sums_of<F, Shared>(g, codes + static_cast<int64_t>(first) * code_bytes(F), first, count, row, s);
-        const float * d = g.a.d + static_cast<int64_t>(first) * g.a.rows + row;
-        const float * dsum = g.a.dsum + static_cast<int64_t>(first) * g.a.rows + row;
-        for (int32_t b = 0; b < count; ++b, d += g.a.rows, dsum += g.a.rows) {
-            const int32_t * sums = Shared ? s.sums[b / 2] + b % 2 * g.a.rows * kColumns : s.sums[b * kHalves<F>];
-            const uint8_t * ahead = codes + static_cast<int64_t>(first + b) * code_bytes(F) + kAhead;
-            for (int j = 0; j <= code_bytes(F) && row == 0; j += kHalves<F> == 1 ? 128 : 64) {
-                ADASPARK_PREFETCH(ahead + j);
-            }
-            scales.next(first + b);
-            add_block<F, RB>(scales, sums, d, dsum, acc);
-        }
-    }
-
+template <int RB> ADASPARK_INLINE void store_panel(const Gemm & g, int32_t panel, int32_t row, FW (&acc)[RB]) {
     const int64_t column = static_cast<int64_t>(panel) * kColumns;
     const int64_t ldo = g.ldo;
     const bool more = g.add;
@@ -164,44 +105,176 @@ template <Format F, int RB, bool Shared> void panel_store(const Gemm & g, int32_
     each<RB>([&](auto r) ADASPARK_INLINED {
         float * to = out + r * ldo;
         store(to, more ? add(load_wide(to), acc[r]) : acc[r]);
+        acc[r] = zero_wide();
     });
 }
 
-template <Format F, int N, bool Shared>
-void some_rows(const Gemm & g, int32_t panel, int32_t row, int32_t n, Scratch & s) {
+// RB rows of a part. Each of the three has its own place, and goes on to the next panel at the end of one.
+template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const Part & part, Scratch & s) {
+    constexpr bool kTwo = kHalves<F> == 2;                       // tiles a block: the second in odd turns
+    constexpr int32_t kBytes = code_bytes(F) * (Shared ? 2 : 1); // unpacked at once
+    constexpr int32_t kTile = kBlock * kColumns / kHalves<F>;    // bytes of half a block's unpacked codes
+    const int32_t row = part.row;
+    const int32_t rows = g.a.rows;
+    const int32_t blocks = g.k / kBlock;
+    const int32_t total = (g.k + kInputs<F, Shared> - 1) / kInputs<F, Shared> * (part.end - part.begin); // turns
+    const bool odd = Shared && blocks % 2 != 0; // the last tile has one block, in the place of an even one
+    const std::size_t stride = panel_bytes(F, g.k);
+    const auto scales_bytes = static_cast<std::size_t>(panel_scales(F, g.k));
+
+    Scales<F> scales = {g.w + static_cast<std::size_t>(part.begin) * stride, 0, {}, {}, {}, {}};
+    const uint8_t * panel_end = scales.at + stride; // of the panel that is unpacked
+    const uint8_t * packed = scales.at + scales_bytes;
+
+    const int64_t a_block = static_cast<int64_t>(rows) * kCodes;
+    const int8_t * const a_begin = g.a.q + static_cast<int64_t>(row) * kCodes;
+    const int8_t * const a_last = a_begin + (blocks - 1) * a_block;
+    const int8_t * a = a_begin;
+    int32_t a_shift = 0;            // codes of odd blocks lie behind zeros
+    const uint8_t * bytes = packed; // q8_0: codes to multiply
+    const uint8_t * bytes_end = panel_end;
+
+    const float * const d_begin = g.a.d + row;
+    const float * const d_last = d_begin + static_cast<int64_t>(blocks - 1) * rows;
+    const float * d = d_begin;
+    const auto to_dsum = g.a.dsum - g.a.d;
+    int32_t panel = part.begin;
+    int32_t block = 0;
+    FW acc[RB];
+    each<RB>([&](auto r) ADASPARK_INLINED { acc[r] = zero_wide(); });
+
+    for (int32_t turn = -kUnpacked; turn < total + kScaled; ++turn) {
+        if (turn + kUnpacked < total && !(kTwo && turn % 2 != 0)) [[likely]] {
+            uint8_t * to = s.code[(turn + kUnpacked) % kRing];
+            const bool alone = Shared && panel_end - packed < kBytes;
+            if constexpr (F == Format::q8_0) {
+                if (alone) [[unlikely]] { // what would be read after it may not exist
+                    std::memcpy(to, packed, code_bytes(F));
+                }
+            } else {
+                unpack<F>(packed, to);
+                if (Shared && !alone) {
+                    unpack<F>(packed + code_bytes(F), to + kBlock * kColumns);
+                }
+            }
+            if (row == 0) {
+                for (int j = 0; j < kBytes + kCodes; j += 64) {
+                    ADASPARK_PREFETCH(packed + kAhead + j);
+                }
+            }
+            packed += kBytes;
+            if (packed >= panel_end) [[unlikely]] {
+                packed = panel_end + scales_bytes;
+                panel_end += stride;
+            }
+        }
+        if (turn < 0) [[unlikely]] {
+            continue;
+        }
+
+        const int8_t * from = a + a_shift;
+        const uint8_t * code = s.code[turn % kRing];
+        if constexpr (kTwo) {
+            from += turn % 2 * kInputs<F, Shared>;
+            code = s.code[turn / 2 * 2 % kRing] + turn % 2 * kTile;
+        }
+        if (!kTwo || turn % 2 != 0) {
+            const bool end = Shared ? a + a_block >= a_last : a == a_last;
+            if (Shared && end && odd) [[unlikely]] {
+                from -= a_block; // the block before it and it; the sums of that are not looked at
+            } else if (F == Format::q8_0) {
+                code = bytes;
+            }
+            a += Shared ? 2 * a_block : a_block;
+            a_shift ^= Shared ? 0 : kBlock;
+            bytes += kBytes;
+            if (end) [[unlikely]] {
+                a = a_begin;
+                a_shift = 0;
+                bytes = bytes_end + scales_bytes;
+                bytes_end += stride;
+            }
+        }
+        const auto multiply = [&](auto tile) ADASPARK_INLINED {
+            if (turn < total) [[likely]] {
+                tile_product<tile>(from, kCodes, code);
+            }
+            if (turn >= kStored && turn < total + kStored) [[likely]] {
+                tile_keep<(tile + kSums - kStored) % kSums>(s.sums[(turn - kStored) % kRing]);
+            }
+        };
+        switch (turn % kSums) {
+        case 0:
+            multiply(Index<0>{});
+            break;
+        case 1:
+            multiply(Index<1>{});
+            break;
+        case 2:
+            multiply(Index<2>{});
+            break;
+        default:
+            multiply(Index<3>{});
+        }
+        if (turn < kScaled) [[unlikely]] {
+            continue;
+        }
+
+        const int32_t * sums = s.sums[(turn - kScaled) % kRing];
+        if constexpr (kTwo) {
+            if (turn % 2 != kScaled % 2) {
+                add_sums<RB>(scales.scale[1], sums, d, acc);
+            } else {
+                scales.next(block++);
+                add_sums<RB>(scales.scale[0], sums, d, acc);
+                continue;
+            }
+        } else {
+            sums += odd && d == d_last ? rows * kColumns : 0;
+            scales.next(block++);
+            add_block<F, RB>(scales, sums, d, d + to_dsum, acc);
+            if (Shared && d != d_last) {
+                d += rows;
+                scales.next(block++);
+                add_block<F, RB>(scales, sums + rows * kColumns, d, d + to_dsum, acc);
+            }
+        }
+        if (d == d_last) [[unlikely]] {
+            store_panel<RB>(g, panel++, row, acc);
+            scales.at = g.w + static_cast<std::size_t>(panel) * stride;
+            d = d_begin - rows;
+        }
+        d += rows;
+    }
+}
+
+template <Format F, int N, bool Shared> void some_rows(const Gemm & g, const Part & part, int32_t n, Scratch & s) {
     if constexpr (N > (Shared ? kFewest : kShared)) {
         if (n < N) {
-            return some_rows<F, N - 1, Shared>(g, panel, row, n, s);
+            return some_rows<F, N - 1, Shared>(g, part, n, s);
         }
     }
-    panel_store<F, N, Shared>(g, panel, row, s);
+    part_store<F, N, Shared>(g, part, s);
 }
 
-// The rows of the last tile, with whatever after them.
-void copy_last(const Gemm & g, int32_t row, bool shared, Scratch & s) {
-    const int32_t blocks = g.k / kBlock;
-    const int32_t block = shared ? (blocks - 1) / 2 * 2 : blocks - 1;
-    const int32_t there = (blocks - 1 - block) * g.a.rows + g.rows - row;
-    std::memcpy(s.last, g.a.codes(block, row) - block % 2 * kBlock, std::min(there, kMost) * kCodes);
-}
+// Tiles of `inputs` inputs and `rows` rows, on this thread.
+void configure(int32_t inputs, int32_t rows);
 
-template <Format F> void gemm_format(const Gemm & g) {
+template <Format F> void gemm_format(const Gemm & g, bool shared) {
     Scratch scratch;
     if constexpr (kHalves<F> == 1) {
-        if (g.rows <= kShared) {
-            copy_last(g, 0, true, scratch);
-            for (int32_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
-                some_rows<F, kShared, true>(g, panel, 0, g.rows, scratch);
-            }
-            return;
+        if (shared) {
+            configure(kInputs<F, true>, g.a.rows + g.rows);
+            return some_rows<F, kShared, true>(g, {g.panel_begin, g.panel_end, 0}, g.rows, scratch);
         }
     }
     const int32_t groups = (g.rows + kMost - 1) / kMost;
-    for (int32_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
+    const int32_t step = groups == 1 ? g.panel_end - g.panel_begin : 2; // panels read once for all groups
+    configure(kInputs<F, false>, (g.rows + groups - 1) / groups);
+    for (int32_t panel = g.panel_begin; panel < g.panel_end; panel += step) {
         for (int32_t i = 0, row = 0; i < groups; ++i) {
-            const int32_t n = (g.rows - row + groups - i - 1) / (groups - i); // groups of about equal size
-            copy_last(g, row, false, scratch);
-            some_rows<F, kMost, false>(g, panel, row, n, scratch);
+            const int32_t n = (g.rows - row) / (groups - i); // about equal, the last the largest: all fill a tile
+            some_rows<F, kMost, false>(g, {panel, std::min(panel + step, g.panel_end), row}, n, scratch);
             row += n;
         }
     }
@@ -209,13 +282,22 @@ template <Format F> void gemm_format(const Gemm & g) {
 
 // ---- configuration -------------------------------------------------------------------------------------------------
 
-constexpr TileConfig kConfig = tile_config();
 thread_local TileConfig t_before; // ggml sets its own once a thread and relies on it
 thread_local bool t_entered = false;
+thread_local int32_t t_inputs = 0; // as the tiles are set up; 0: not yet
+thread_local int32_t t_rows = 0;
+
+void configure(int32_t inputs, int32_t rows) {
+    if (inputs != t_inputs || rows != t_rows) { // loading one costs hundreds of cycles
+        load_config(tile_config(inputs, rows));
+        t_inputs = inputs;
+        t_rows = rows;
+    }
+}
 
 void enter() {
     store_config(t_before);
-    load_config(kConfig);
+    t_inputs = 0;
     t_entered = true;
 }
 
@@ -226,7 +308,7 @@ void leave() {
 
 void gemm(const Gemm & g) {
     // The rows of two blocks fit one tile where there are few, and few between them.
-    const bool shared = g.format != Format::q6_k && g.rows >= kFewest && g.rows + g.a.rows <= kMost;
+    const bool shared = g.format != Format::q6_k && g.k > kBlock && g.rows >= kFewest && g.rows + g.a.rows <= kMost;
     if (!is_quantized(g.format) || (g.rows <= kShared && !shared)) {
         return kAvx512Vnni.gemm(g);
     }
@@ -237,21 +319,21 @@ void gemm(const Gemm & g) {
     }
     switch (g.format) {
     case Format::q8_0:
-        return gemm_format<Format::q8_0>(g);
+        return gemm_format<Format::q8_0>(g, shared);
     case Format::q4_0:
-        return gemm_format<Format::q4_0>(g);
+        return gemm_format<Format::q4_0>(g, shared);
     case Format::q4_1:
-        return gemm_format<Format::q4_1>(g);
+        return gemm_format<Format::q4_1>(g, shared);
     case Format::q5_0:
-        return gemm_format<Format::q5_0>(g);
+        return gemm_format<Format::q5_0>(g, shared);
     case Format::q5_1:
-        return gemm_format<Format::q5_1>(g);
+        return gemm_format<Format::q5_1>(g, shared);
     case Format::q4_k:
-        return gemm_format<Format::q4_k>(g);
+        return gemm_format<Format::q4_k>(g, shared);
     case Format::q5_k:
-        return gemm_format<Format::q5_k>(g);
+        return gemm_format<Format::q5_k>(g, shared);
     case Format::q6_k:
-        return gemm_format<Format::q6_k>(g);
+        return gemm_format<Format::q6_k>(g, shared);
     default:
         return;
     }
