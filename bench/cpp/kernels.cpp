@@ -66,7 +66,7 @@ struct Pages { // on large pages where the system has them
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
         madvise(data, bytes, MADV_HUGEPAGE);
 #endif
-        std::memset(data, 1, bytes);
+        std::memset(data, 0x3b, bytes); // ordinary numbers in every format: sums that are denormal would be slow
     }
     ~Pages() { std::free(data); }
     static constexpr std::size_t kLarge = std::size_t{2} << 20;

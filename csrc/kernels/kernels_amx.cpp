@@ -27,8 +27,8 @@ constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked
 // Three things happen in every turn, for three tiles: codes are unpacked, a product is made, sums are scaled. A load
 // from bytes whose stores have not reached the cache yet waits for them, and so do stores of sums for their product;
 // turns later both are done, and what lies between is still in the first cache.
-constexpr int32_t kUnpacked = 2; // turns before the product
-constexpr int32_t kStored = 2;   // turns after it
+template <Format F> constexpr int32_t kUnpacked = kHalves<F> == 2 ? 2 : 3; // turns before the product
+constexpr int32_t kStored = 2;                                             // turns after it
 constexpr int32_t kScaled = 3;
 constexpr int32_t kRing = 4; // tiles kept of codes and of sums
 
@@ -143,9 +143,9 @@ template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const P
     FW acc[RB];
     each<RB>([&](auto r) ADASPARK_INLINED { acc[r] = zero_wide(); });
 
-    for (int32_t turn = -kUnpacked; turn < total + kScaled; ++turn) {
-        if (turn + kUnpacked < total && !(kTwo && turn % 2 != 0)) [[likely]] {
-            uint8_t * to = s.code[(turn + kUnpacked) % kRing];
+    for (int32_t turn = -kUnpacked<F>; turn < total + kScaled; ++turn) {
+        if (turn + kUnpacked<F> < total && !(kTwo && turn % 2 != 0)) [[likely]] {
+            uint8_t * to = s.code[(turn + kUnpacked<F>) % kRing];
             const bool alone = Shared && panel_end - packed < kBytes;
             if constexpr (F == Format::q8_0) {
                 if (alone) [[unlikely]] { // what would be read after it may not exist
