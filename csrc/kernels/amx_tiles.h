@@ -1,5 +1,5 @@
-// AMX tile instructions (the intrinsics of older compilers do not say that they read memory) and the one configuration
-// of tiles that all products use.
+// AMX tile instructions (the intrinsics of older compilers do not say that they read memory) and how tiles are set up
+// for products.
 #pragma once
 
 #include <cstdint>

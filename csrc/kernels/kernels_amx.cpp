@@ -24,9 +24,10 @@ constexpr int32_t kMost = kTileRows;   // rows of a product
 constexpr int32_t kShared = kMost / 2; // rows up to which two blocks share a tile
 constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked for, across panels
 
-// Three things happen in every turn, for three tiles: codes are unpacked, a product is made, sums are scaled. A load
-// from bytes whose stores have not reached the cache yet waits for them, and so do stores of sums for their product;
-// turns later both are done, and what lies between is still in the first cache.
+// In every turn the codes of one tile are unpacked, the product of another is made and the sums of a third are scaled:
+// each keeps other parts of the core busy. A load from bytes whose stores have not reached the cache yet waits for
+// them, and a store of sums waits for their product; some turns later both are done, and what lies between is still in
+// the first cache.
 template <Format F> constexpr int32_t kUnpacked = kHalves<F> == 2 ? 2 : 3; // turns before the product
 constexpr int32_t kStored = 2;                                             // turns after it
 constexpr int32_t kScaled = 3;
@@ -63,15 +64,15 @@ struct alignas(64) Scratch {
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-// Some rows times some panels, the tiles of one after those of the other.
+// Some rows times some panels.
 struct Part {
     int32_t begin; // panels
     int32_t end;
     int32_t row;
 };
 
-// A sum as F32. Next to tile instructions one of two units converts, multiplies and adds multiples; both add, so a sum
-// (below 2^22) is put into the low bits of 1.5 * 2^23 and that taken off: the same number exactly.
+// A sum as F32. While tiles are in use only one of the two vector units converts and multiplies, but both add. So a sum
+// (its size is below 2^22) is added to the low bits of 1.5 * 2^23, which is then taken off: the same number exactly.
 ADASPARK_INLINE FW sum_of(const int32_t * sums) {
     const __m512i shift = _mm512_set1_epi32(0x4b400000);
     const __m512i shifted = _mm512_add_epi32(_mm512_load_si512(sums), shift);
@@ -109,11 +110,12 @@ template <int RB> ADASPARK_INLINE void store_panel(const Gemm & g, int32_t panel
     });
 }
 
-// RB rows of a part. Each of the three has its own place, and goes on to the next panel at the end of one.
+// RB rows of a part, the tiles of one panel after those of the other. Unpacking, product and scaling each have their
+// own place, and go on to the next panel at the end of one.
 template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const Part & part, Scratch & s) {
     constexpr bool kTwo = kHalves<F> == 2;                       // tiles a block: the second in odd turns
     constexpr int32_t kBytes = code_bytes(F) * (Shared ? 2 : 1); // unpacked at once
-    constexpr int32_t kTile = kBlock * kColumns / kHalves<F>;    // bytes of half a block's unpacked codes
+    constexpr int32_t kTile = kBlock * kColumns / kHalves<F>;    // unpacked codes of a tile, where a block is two
     const int32_t row = part.row;
     const int32_t rows = g.a.rows;
     const int32_t blocks = g.k / kBlock;
@@ -137,7 +139,7 @@ template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const P
     const float * const d_begin = g.a.d + row;
     const float * const d_last = d_begin + static_cast<int64_t>(blocks - 1) * rows;
     const float * d = d_begin;
-    const auto to_dsum = g.a.dsum - g.a.d;
+    const float * dsum = g.a.dsum + row;
     int32_t panel = part.begin;
     int32_t block = 0;
     FW acc[RB];
@@ -232,19 +234,23 @@ template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const P
         } else {
             sums += odd && d == d_last ? rows * kColumns : 0;
             scales.next(block++);
-            add_block<F, RB>(scales, sums, d, d + to_dsum, acc);
+            add_block<F, RB>(scales, sums, d, dsum, acc);
+            dsum += rows;
             if (Shared && d != d_last) {
                 d += rows;
                 scales.next(block++);
-                add_block<F, RB>(scales, sums + rows * kColumns, d, d + to_dsum, acc);
+                add_block<F, RB>(scales, sums + rows * kColumns, d, dsum, acc);
+                dsum += rows;
             }
         }
         if (d == d_last) [[unlikely]] {
             store_panel<RB>(g, panel++, row, acc);
             scales.at = g.w + static_cast<std::size_t>(panel) * stride;
-            d = d_begin - rows;
+            d = d_begin;
+            dsum = g.a.dsum + row;
+        } else {
+            d += rows;
         }
-        d += rows;
     }
 }
 
