@@ -115,7 +115,10 @@ template <int RB> ADASPARK_INLINE void store_panel(const Gemm & g, int32_t panel
 template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const Part & part, Scratch & s) {
     constexpr bool kTwo = kHalves<F> == 2;                       // tiles a block: the second in odd turns
     constexpr int32_t kBytes = code_bytes(F) * (Shared ? 2 : 1); // unpacked at once
-    constexpr int32_t kTile = kBlock * kColumns / kHalves<F>;    // unpacked codes of a tile, where a block is two
+    constexpr int32_t kAll =                                     // the same and its scales
+        kBytes +
+        (unit_inputs(F) / kBlock * scale_bytes(F) + scale_head(F)) * kBlock / unit_inputs(F) * (Shared ? 2 : 1);
+    constexpr int32_t kTile = kBlock * kColumns / kHalves<F>; // unpacked codes of a tile, where a block is two
     const int32_t row = part.row;
     const int32_t rows = g.a.rows;
     const int32_t blocks = g.k / kBlock;
@@ -127,6 +130,7 @@ template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const P
     Scales<F> scales = {g.w + static_cast<std::size_t>(part.begin) * stride, 0, {}, {}, {}, {}};
     const uint8_t * panel_end = scales.at + stride; // of the panel that is unpacked
     const uint8_t * packed = scales.at + scales_bytes;
+    const uint8_t * ahead = scales.at + kAhead; // wanted later: a share of the scales with every tile's codes
 
     const int64_t a_block = static_cast<int64_t>(rows) * kCodes;
     const int8_t * const a_begin = g.a.q + static_cast<int64_t>(row) * kCodes;
@@ -159,14 +163,14 @@ template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const P
                     unpack<F>(packed + code_bytes(F), to + kBlock * kColumns);
                 }
             }
-            if (row == 0) {
-                for (int j = 0; j < kBytes + kCodes; j += 64) {
-                    ADASPARK_PREFETCH(packed + kAhead + j);
-                }
+            for (int j = 0; j < kAll && row == 0; j += 64) {
+                ADASPARK_PREFETCH(ahead + j);
             }
+            ahead += kAll;
             packed += kBytes;
             if (packed >= panel_end) [[unlikely]] {
                 packed = panel_end + scales_bytes;
+                ahead = panel_end + kAhead;
                 panel_end += stride;
             }
         }
