@@ -22,7 +22,7 @@ namespace amx {
 constexpr int32_t kFewest = 4;         // rows from which tiles pay, where two blocks can share one
 constexpr int32_t kMost = kTileRows;   // rows of a product
 constexpr int32_t kShared = kMost / 2; // rows up to which two blocks share a tile
-constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked for, across panels
+constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked for (second cache), across panels
 
 // In every turn the codes of one tile are unpacked, the product of another is made and the sums of a third are scaled:
 // each keeps other parts of the core busy. A load from bytes whose stores have not reached the cache yet waits for
@@ -164,7 +164,7 @@ template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const P
                 }
             }
             for (int j = 0; j < kAll && row == 0; j += 64) {
-                ADASPARK_PREFETCH(ahead + j);
+                _mm_prefetch(reinterpret_cast<const char *>(ahead + j), _MM_HINT_T1);
             }
             ahead += kAll;
             packed += kBytes;
