@@ -19,7 +19,7 @@ namespace adaspark::kernels {
 
 namespace amx {
 
-constexpr int32_t kFewest = 4;         // rows from which tiles pay, where two blocks can share one
+constexpr int32_t kFewest = 5;         // rows from which tiles pay in a forward, where two blocks can share one
 constexpr int32_t kMost = kTileRows;   // rows of a product
 constexpr int32_t kShared = kMost / 2; // rows up to which two blocks share a tile
 constexpr int32_t kAhead = 8192;       // bytes: how far ahead weights are asked for (second cache), across panels
