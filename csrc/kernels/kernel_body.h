@@ -130,16 +130,41 @@ void gemm(const Gemm & g) {
 
 // ---- rows ----------------------------------------------------------------------------------------------------------
 
-void rms_norm(const float * x, const float * weight, int32_t n, float eps, float * out) {
-    F8 acc[4] = {zero(), zero(), zero(), zero()};
-    for (int32_t i = 0; i < n; i += 8) {
-        const F8 v = load(x + i);
-        acc[i / 8 % 4] = fma(v, v, acc[i / 8 % 4]);
+// Sums and maxima run in 16 lanes, whatever the width of a vector.
+constexpr int kLanes = 16;
+
+struct Lanes {
+    FW v[kLanes / kWide];
+
+    template <typename F> F8 fold(F && f) const { // of two halves
+        float lanes[kLanes];
+        each<kLanes / kWide>([&](auto j) { store(lanes + kWide * j, v[j]); });
+        return f(load(lanes), load(lanes + kLanes / 2));
     }
-    const float mean = sum(add(add(acc[0], acc[1]), add(acc[2], acc[3]))) / static_cast<float>(n);
-    const F8 scale = set1(1.0F / std::sqrt(mean + eps));
-    for (int32_t i = 0; i < n; i += 8) {
-        store(out + i, mul(mul(load(x + i), scale), load(weight + i)));
+};
+
+inline Lanes lanes_of(float x) {
+    Lanes a;
+    each<kLanes / kWide>([&](auto j) { a.v[j] = set1_wide(x); });
+    return a;
+}
+
+void rms_norm(const float * x, const float * weight, int32_t n, float eps, float * out) {
+    Lanes acc[2] = {lanes_of(0.0F), lanes_of(0.0F)};
+    for (int32_t i = 0; i < n; i += 2 * kLanes) {
+        each<2 * kLanes / kWide>([&](auto j) {
+            if (constexpr int kAt = kWide * j; i + kAt < n) {
+                const FW v = load_wide(x + i + kAt);
+                FW & sums = acc[kAt / kLanes].v[kAt % kLanes / kWide];
+                sums = fma(v, v, sums);
+            }
+        });
+    }
+    const auto both = [](F8 a, F8 b) { return add(a, b); };
+    const float mean = sum(add(acc[0].fold(both), acc[1].fold(both))) / static_cast<float>(n);
+    const FW scale = set1_wide(1.0F / std::sqrt(mean + eps));
+    for (int32_t i = 0; i < n; i += kWide) {
+        store(out + i, mul(mul(load_wide(x + i), scale), load_wide(weight + i)));
     }
 }
 
@@ -216,8 +241,6 @@ void short_conv(const float * const * in, const float * weight, int64_t ldw, int
 
 // ---- attention -----------------------------------------------------------------------------------------------------
 
-constexpr int32_t kScores = kTile + kChunk; // floats of scratch a query has: scores by slot, then by position
-
 // Numbers from `p` on; `scale` is that of their block in a q8_0 cache.
 template <Cache C> inline FW load_cache(const uint8_t * p, FW scale) {
     if constexpr (C == Cache::f16) {
@@ -230,49 +253,52 @@ template <Cache C> inline FW load_cache(const uint8_t * p, FW scale) {
 }
 
 // How many vectors NQ queries take at once: enough independent sums to keep the multipliers busy, and no more than fit.
-constexpr int vectors_at_once(int queries) { return queries > 6 ? kRegisters / 16 : queries > 3 ? kRegisters / 8 : 4; }
+// With one vector a query's weight is an operand in memory and needs no instruction of its own.
+constexpr int vectors_at_once(int queries) { return queries > 6 ? 1 : queries > 3 ? kRegisters / 8 : 4; }
 
 // Scores of NQ queries for VB vectors of slots.
 template <Cache C, int NQ, int VB> inline void scores(const Attend & t, int32_t slot, int32_t query) {
+    constexpr auto kRow = static_cast<int64_t>(number_bytes(C)) * kSlots; // bytes of a dimension in a group
     FW acc[NQ * VB];
     each<NQ * VB>([&](auto i) { acc[i] = zero_wide(); });
-    const float * q[NQ];
-    each<NQ>([&](auto n) { q[n] = t.q[query + n]; });
+    float * scratch = t.scratch + static_cast<int64_t>(query) * kQueryScratch;
+    const float * q = scratch + kTile + kChunk;
     const auto group = static_cast<int64_t>(group_bytes(C, t.head_dim));
     const auto front = static_cast<int64_t>(scales_bytes(C, t.head_dim));
-    int64_t at[VB]; // bytes before the group
-    int32_t in[VB]; // slot in it
+    const uint8_t * scales[VB]; // of q8_0
+    const uint8_t * keys[VB];
+    const char * values[VB]; // of these slots: in the same places of their plane, and wanted next
     each<VB>([&](auto j) {
-        at[j] = (slot + kWide * j) / kSlots * group;
-        in[j] = (slot + kWide * j) % kSlots;
+        const int64_t at = (slot + kWide * j) / kSlots * group;
+        const int64_t in = (slot + kWide * j) % kSlots;
+        scales[j] = static_cast<const uint8_t *>(t.k) + at + 2 * in;
+        keys[j] = static_cast<const uint8_t *>(t.k) + at + front + static_cast<int64_t>(number_bytes(C)) * in;
+        values[j] = static_cast<const char *>(t.v) + at;
     });
-    const auto * keys = static_cast<const uint8_t *>(t.k);
-    FW scale[VB]; // of q8_0
+    FW scale[VB];
     each<VB>([&](auto j) { scale[j] = zero_wide(); });
-    for (int32_t i = 0; i < t.head_dim; ++i) {
-        constexpr auto kBytes = static_cast<int64_t>(number_bytes(C));
+    const int32_t dims = t.head_dim;
+    const bool ahead = query == 0;
+    for (int32_t i = 0; i < dims; ++i, ++q) {
         FW key[VB];
         each<VB>([&](auto j) {
             if (C == Cache::q8_0 && i % kBlock == 0) {
-                scale[j] = load_half_wide(keys + at[j] + 2 * (i / kBlock * kSlots + in[j]));
+                scale[j] = load_half_wide(scales[j] + 2 * (i / kBlock * kSlots));
             }
-            key[j] = load_cache<C>(keys + at[j] + front + kBytes * (int64_t{kSlots} * i + in[j]), scale[j]);
+            key[j] = load_cache<C>(keys[j] + i * kRow, scale[j]);
         });
-        // The values of these slots, which lie in the same places of their plane, are wanted next.
-        if (query == 0 && (C != Cache::q8_0 || i % 2 == 0)) {
-            for (int j = 0; j < VB; ++j) {
-                ADASPARK_PREFETCH(static_cast<const char *>(t.v) + at[j] + i * (group / t.head_dim));
+        if (ahead && (C != Cache::q8_0 || i % 2 == 0)) {
+            for (const char * value : values) { // a lambda of nothing else would be dropped
+                ADASPARK_PREFETCH(value + i * kRow);
             }
         }
         each<NQ>([&](auto n) {
-            const FW weight = set1_wide(q[n][i]);
+            const FW weight = set1_wide(q[n * kQueryScratch]);
             each<VB>([&](auto j) { acc[n * VB + j] = fma(key[j], weight, acc[n * VB + j]); });
         });
     }
-    each<NQ>([&](auto n) {
-        float * out = t.scratch + static_cast<int64_t>(query + n) * kScores + (slot - t.slot_begin);
-        each<VB>([&](auto j) { store(out + kWide * j, acc[n * VB + j]); });
-    });
+    float * out = scratch + (slot - t.slot_begin);
+    each<NQ>([&](auto n) { each<VB>([&](auto j) { store(out + n * kQueryScratch + kWide * j, acc[n * VB + j]); }); });
 }
 
 template <Cache C, int NQ, int VB = vectors_at_once(NQ)>
@@ -285,37 +311,52 @@ inline void scores_from(const Attend & t, int32_t slot, int32_t query) {
     }
 }
 
+// The values of some positions of a chunk.
+struct Span {
+    const int32_t * slots; // of the chunk's positions; null: as the chunk lies
+    int32_t begin;         // positions; the sums of those before are there already
+    int32_t end;
+};
+
 // Values of NQ queries that see the same slots, weighted and summed in the order of positions: VB vectors of
 // dimensions.
-template <Cache C, int NQ, int VB>
-inline void values(const Attend & t, const int32_t * slots, int32_t count, int32_t dim, int32_t query) {
+template <Cache C, int NQ, int VB> inline void values(const Attend & t, const Span & span, int32_t dim, int32_t query) {
+    constexpr auto kBytes = static_cast<int64_t>(number_bytes(C));
     FW acc[NQ * VB];
-    each<NQ * VB>([&](auto i) { acc[i] = zero_wide(); });
-    const float * p[NQ];
-    each<NQ>([&](auto n) { p[n] = t.scratch + static_cast<int64_t>(query + n) * kScores + kTile; });
+    each<NQ>([&](auto n) {
+        const float * before = t.out[query + n] + kPartial + dim;
+        each<VB>([&](auto j) { acc[n * VB + j] = span.begin > 0 ? load_wide(before + kWide * j) : zero_wide(); });
+    });
+    const float * p = t.scratch + static_cast<int64_t>(query) * kQueryScratch + kTile + span.begin;
     const auto group = static_cast<int64_t>(group_bytes(C, t.head_dim));
     const auto front = static_cast<int64_t>(scales_bytes(C, t.head_dim));
-    constexpr auto kBytes = static_cast<int64_t>(number_bytes(C));
-    for (int32_t i = 0; i < count; ++i) {
-        const int64_t slot = slots != nullptr ? slots[i] : t.slot_begin + i;
-        const uint8_t * at = static_cast<const uint8_t *>(t.v) + slot / kSlots * group; // its group
-        const int64_t first = slot % kSlots * t.head_dim + dim;
-        FW scale = zero_wide(); // of q8_0
+    const auto * from = static_cast<const uint8_t *>(t.v);
+    const int64_t dims = t.head_dim;
+    const int64_t first = t.slot_begin;
+    const auto * next = static_cast<const char *>(query == 0 ? t.next : nullptr);
+    for (int32_t i = span.begin; i < span.end; ++i, ++p) {
+        const int64_t slot = span.slots != nullptr ? span.slots[i] : first + i;
+        FW scale = zero_wide();
         FW v[VB];
-        each<VB>([&](auto j) {
-            if (C == Cache::q8_0 && kWide * j % kBlock == 0) {
-                scale = set1_half_wide(at + 2 * ((first + kWide * j) / kBlock));
-            }
-            v[j] = load_cache<C>(at + front + kBytes * (first + kWide * j), scale);
-        });
-        if (query == 0 && t.next != nullptr) {
+        if constexpr (C == Cache::q8_0) {
+            const uint8_t * at = from + slot / kSlots * group; // its group
+            const int64_t number = slot % kSlots * dims + dim; // in it
+            each<VB>([&](auto j) {
+                if (kWide * j % kBlock == 0) {
+                    scale = set1_half_wide(at + 2 * ((number + kWide * j) / kBlock));
+                }
+                v[j] = load_cache<C>(at + front + kBytes * (number + kWide * j), scale);
+            });
+        } else { // groups without scales are one row of slots
+            each<VB>([&](auto j) { v[j] = load_cache<C>(from + kBytes * (slot * dims + dim + kWide * j), scale); });
+        }
+        if (next != nullptr) {
             for (int j = 0; j < VB; ++j) {
-                ADASPARK_PREFETCH(static_cast<const char *>(t.next) + i * (group / kSlots) +
-                                  kBytes * (dim + kWide * j));
+                ADASPARK_PREFETCH(next + kBytes * (i * dims + dim + kWide * j));
             }
         }
         each<NQ>([&](auto n) {
-            const FW weight = set1_wide(p[n][i]);
+            const FW weight = set1_wide(p[n * kQueryScratch]);
             each<VB>([&](auto j) { acc[n * VB + j] = fma(v[j], weight, acc[n * VB + j]); });
         });
     }
@@ -325,12 +366,12 @@ inline void values(const Attend & t, const int32_t * slots, int32_t count, int32
 }
 
 template <Cache C, int NQ, int VB = vectors_at_once(NQ)>
-inline void values_from(const Attend & t, const int32_t * slots, int32_t count, int32_t dim, int32_t query) {
+inline void values_from(const Attend & t, const Span & span, int32_t dim, int32_t query) {
     for (; dim + VB * kWide <= t.head_dim; dim += VB * kWide) {
-        values<C, NQ, VB>(t, slots, count, dim, query);
+        values<C, NQ, VB>(t, span, dim, query);
     }
     if constexpr (VB > 1) {
-        values_from<C, NQ, VB / 2>(t, slots, count, dim, query);
+        values_from<C, NQ, VB / 2>(t, span, dim, query);
     }
 }
 
@@ -342,7 +383,10 @@ template <typename F> inline void by_queries(int32_t query, int32_t count, F && 
             f(n, query);
         }
     };
-    take(Index<kQueries>{});
+    if constexpr (kRegisters > kQueries) {
+        take(Index<kQueries>{});
+    }
+    take(Index<12>{});
     take(Index<6>{});
     take(Index<4>{});
     take(Index<3>{});
@@ -354,52 +398,73 @@ inline int32_t slots_of(const Attend & t, int32_t query) {
     return t.slots != nullptr ? t.n_slots[query] : t.slot_end - t.slot_begin;
 }
 
+// Scores to weights; these are summed in 16 lanes over ascending positions, the lanes pairwise.
 inline void softmax_query(const Attend & t, int32_t query) {
-    const float * by_slot = t.scratch + static_cast<int64_t>(query) * kScores;
-    float * p = t.scratch + static_cast<int64_t>(query) * kScores + kTile;
+    float * scores = t.scratch + static_cast<int64_t>(query) * kQueryScratch; // by slot
+    float * p = scores + kTile;
     const int32_t count = slots_of(t, query);
-    const int32_t padded = (count + kSlots - 1) / kSlots * kSlots;
-    if (t.slots == nullptr) {
-        std::memcpy(p, by_slot, static_cast<std::size_t>(count) * sizeof(float));
-    } else {
+    const int32_t padded = (count + kLanes - 1) / kLanes * kLanes;
+    if (t.slots != nullptr) {
         for (int32_t i = 0; i < count; ++i) {
-            p[i] = by_slot[t.slots[query][i] - t.slot_begin];
+            p[i] = scores[t.slots[query][i] - t.slot_begin];
         }
+        std::fill(p + count, p + padded, count > 0 ? p[count - 1] : 0.0F); // repeats do not move the maximum
+        scores = p;
     }
-    std::fill(p + count, p + padded, count > 0 ? p[count - 1] : 0.0F); // repeats do not move the maximum
-    F8 top = set1(-INFINITY);
-    for (int32_t i = 0; i < padded; i += 8) {
-        top = max(top, load(p + i));
+    Lanes top = lanes_of(-INFINITY);
+    for (int32_t i = 0; i < padded; i += kLanes) {
+        each<kLanes / kWide>([&](auto j) { top.v[j] = max(top.v[j], load_wide(scores + i + kWide * j)); });
     }
-    const float largest = max_of(top);
+    const float largest = max_of(top.fold([](F8 a, F8 b) { return max(a, b); }));
     for (int32_t i = 0; i < padded; i += kWide) {
-        store(p + i, exp_wide(sub(load_wide(p + i), set1_wide(largest))));
+        store(p + i, exp_wide(sub(load_wide(scores + i), set1_wide(largest))));
     }
-    for (int32_t i = count; i < padded; ++i) {
-        p[i] = 0.0F;
-    }
-    F8 total = zero();
-    for (int32_t i = 0; i < padded; i += 8) {
-        total = add(total, load(p + i));
+    std::fill(p + count, p + padded, 0.0F);
+    Lanes total = lanes_of(0.0F);
+    for (int32_t i = 0; i < padded; i += kLanes) {
+        each<kLanes / kWide>([&](auto j) { total.v[j] = add(total.v[j], load_wide(p + i + kWide * j)); });
     }
     t.out[query][0] = count > 0 ? largest : -INFINITY;
-    t.out[query][1] = sum(total);
+    t.out[query][1] = sum(total.fold([](F8 a, F8 b) { return add(a, b); }));
+}
+
+// How many positions lie in the same slots for all queries: a tree's rows share the committed ones.
+inline int32_t common_positions(const Attend & t) {
+    int32_t common = t.n_slots[0];
+    for (int32_t query = 1; query < t.n_queries; ++query) {
+        const int32_t most = std::min(common, t.n_slots[query]);
+        const int32_t * const slots = t.slots[query];
+        if (slots == t.slots[query - 1]) {
+            continue;
+        }
+        common = static_cast<int32_t>(std::mismatch(slots, slots + most, t.slots[0]).first - slots);
+    }
+    return common;
 }
 
 template <Cache C> void attend_cache(const Attend & t) {
+    for (int32_t query = 0; query < t.n_queries; ++query) { // side by side: all at constant distances from one address
+        std::copy_n(t.q[query], t.head_dim, t.scratch + static_cast<int64_t>(query) * kQueryScratch + kTile + kChunk);
+    }
     by_queries(0, t.n_queries, [&](auto n, int32_t query) { scores_from<C, n>(t, t.slot_begin, query); });
     for (int32_t query = 0; query < t.n_queries; ++query) {
         softmax_query(t, query);
     }
-    for (int32_t first = 0; first < t.n_queries;) {
-        const int32_t * slots = t.slots != nullptr ? t.slots[first] : nullptr;
-        const int32_t count = slots_of(t, first);
-        int32_t same = 1; // queries that see the same slots
-        while (first + same < t.n_queries && (t.slots == nullptr || t.slots[first + same] == slots)) {
-            ++same;
+    const auto weigh = [&](const Span & span, int32_t first, int32_t count) {
+        by_queries(first, count, [&](auto n, int32_t query) { values_from<C, n>(t, span, 0, query); });
+    };
+    if (t.slots == nullptr) {
+        return weigh({nullptr, 0, t.slot_end - t.slot_begin}, 0, t.n_queries);
+    }
+    const int32_t together = common_positions(t);
+    weigh({t.slots[0], 0, together}, 0, t.n_queries);
+    for (int32_t first = 0, last = 0; first < t.n_queries; first = last) {
+        while (last < t.n_queries && t.slots[last] == t.slots[first]) { // queries that see the same slots
+            ++last;
         }
-        by_queries(first, same, [&](auto n, int32_t query) { values_from<C, n>(t, slots, count, 0, query); });
-        first += same;
+        if (together == 0 || t.n_slots[first] > together) {
+            weigh({t.slots[first], together, t.n_slots[first]}, first, last - first);
+        }
     }
 }
 

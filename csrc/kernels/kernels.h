@@ -63,12 +63,15 @@ inline constexpr std::size_t group_bytes(Cache cache, int32_t head_dim) {
     return scales_bytes(cache, head_dim) + static_cast<std::size_t>(head_dim) * kSlots * number_bytes(cache);
 }
 inline constexpr int32_t kChunk = 128;                 // positions of one attention chunk
-inline constexpr int32_t kQueries = 12;                // of one head that attention takes together best
+inline constexpr int32_t kQueries = 24;                // of one head that attention takes together best
 inline constexpr int32_t kPartial = 16;                // floats before the values of a partial result: a cache line
 inline constexpr int32_t kTile = kChunk + 64 + kSlots; // slots that scores are computed for at once, at most
+inline constexpr int32_t kHeadDim = 512;               // of attention, at most
+// Floats of scratch a query of attention has: its scores by slot, those by position, the query itself.
+inline constexpr int32_t kQueryScratch = kTile + kChunk + kHeadDim;
 
-// One chunk of attention for queries of one key/value head. Scores are sums over dimensions in ascending order; the
-// exponentials are summed and the values accumulated in the order of positions.
+// One chunk of attention for queries of one key/value head. Scores are sums over dimensions in ascending order; values
+// are accumulated in the order of positions, the exponentials too, in 16 lanes that are added pairwise.
 struct Attend {
     Cache cache = Cache::f16;
     const void * k = nullptr;    // this head's keys
@@ -82,13 +85,13 @@ struct Attend {
     const int32_t * const * slots = nullptr; // per query its slots in order of position; null = slot_begin .. slot_end
     const int32_t * n_slots = nullptr;       // per query, 0..kChunk; not read when `slots` is null
     float * const * out = nullptr;           // per query: maximum, sum, from kPartial on the weighted values [head_dim]
-    float * scratch = nullptr;               // [n_queries][kTile + kChunk]
+    float * scratch = nullptr;               // [n_queries][kQueryScratch]
 };
 
 struct Kernels {
     const char * name;
     void (*gemm)(const Gemm &);
-    // out = x / rms(x) * weight. Sum of squares: 8 lanes over ascending inputs, lanes added pairwise.
+    // out = x / rms(x) * weight; n is a multiple of 16. Sum of squares: 32 lanes over ascending inputs, added pairwise.
     void (*rms_norm)(const float * x, const float * weight, int32_t n, float eps, float * out);
     // Row `row` of `a` but for x, from n F32 inputs starting at input `first` (multiples of 32).
     void (*quantize)(const float * x, int32_t first, int32_t n, int32_t row, const Activations & a);

@@ -75,7 +75,7 @@ std::vector<float> attended(const Kernels & kernels, const Case & c, int32_t fir
         kernels.store_value(c.v.data() + s * c.dim, c.dim, c.cache, v.data(), s);
     }
     std::vector<float> out(static_cast<std::size_t>(count * (kPartial + c.dim)));
-    std::vector<float> scratch(static_cast<std::size_t>(count * (kTile + kChunk)));
+    std::vector<float> scratch(static_cast<std::size_t>(count * kQueryScratch));
     std::vector<const float *> q;
     std::vector<float *> to;
     std::vector<const int32_t *> slots(static_cast<std::size_t>(count), c.slots.data());

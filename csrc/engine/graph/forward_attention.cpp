@@ -90,7 +90,7 @@ void Forward::attend_rows(int32_t layer, int32_t head, int32_t chunk, int32_t fi
     const int32_t first_tail = in_->committed / kernels::kChunk;
     const bool full = chunk < first_tail; // wholly committed: every row sees all of it
     const std::int64_t stride = dim + kernels::kPartial;
-    s.attend.resize(std::max(s.attend.size(), static_cast<std::size_t>(queries * (kernels::kTile + kernels::kChunk))));
+    s.attend.resize(std::max(s.attend.size(), static_cast<std::size_t>(queries * kernels::kQueryScratch)));
     s.q.resize(static_cast<std::size_t>(queries));
     s.out.resize(s.q.size());
     s.slots.resize(s.q.size());
