@@ -266,7 +266,7 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     }
     // Nor is a block hopeless whose prices may be those of a bad minute, while the credit lasts.
     const double longest = offer_.count > 0 ? drafted.fixed + offer_.price[offer_.count - 1] : 0.0;
-    const bool doubtful = !(optimistic > d.value_text) && gate_input_.rate * longest - 1.0 <= learned_.credit &&
+    const bool doubtful = !(optimistic > d.value_text) && loss_of(longest) <= learned_.credit &&
                           (learned_.widths.any_idle() || learned_.widths.draft_idle());
     if (doubtful) {
         const double fixed = drafted.fixed - (learned_.widths.draft_idle() ? (1.0 - kIdleShare) * offer_.draft : 0.0);
@@ -335,13 +335,16 @@ int32_t Scheduler::width_to_time_again(bool drafted, const Objective & o, double
     const int32_t ranks = sums_.ranks; // splits are looked for among these
     for (int32_t rows = learned_.widths.idle(room_, drafted ? 2 : 1); rows > 0;
          rows = learned_.widths.idle(room_, rows + 1)) {
+        const double time = o.fixed + learned_.widths.price_of_idle(rows);
+        const double price = learned_.widths.price_if_mistaken(rows);
+        if ((!paid_ && loss_of(time) > learned_.credit) || !(o.value(tokens_at_most(rows, o), price) > bar)) {
+            continue; // the usual case, without the sums
+        }
         extend_sums(rows - 1);
         if (order_.count < rows - 1) {
             break;
         }
-        const double tokens = tokens_at(rows, o);
-        if (o.value(tokens, learned_.widths.price_if_mistaken(rows)) > bar &&
-            (paid_ || spend(o.fixed + learned_.widths.price_of_idle(rows)))) {
+        if (o.value(tokens_at(rows, o), price) > bar && (paid_ || spend(time))) {
             again_ = true;
             return rows;
         }
@@ -350,10 +353,12 @@ int32_t Scheduler::width_to_time_again(bool drafted, const Objective & o, double
     return 0;
 }
 
-// Pays for a round that times something again, in tokens: for all of its time, because it was picked for looking good,
+// What a round that times something again may cost, in tokens: all of its time, because it was picked for looking good,
 // but for the one token that it brings at least.
+double Scheduler::loss_of(double time) const noexcept { return std::max(0.0, gate_input_.rate * time - 1.0); }
+
 bool Scheduler::spend(double time) noexcept {
-    const double loss = std::max(0.0, gate_input_.rate * time - 1.0);
+    const double loss = loss_of(time);
     paid_ = loss <= learned_.credit;
     learned_.credit -= paid_ ? loss : 0.0;
     return paid_;

@@ -185,6 +185,7 @@ class Scheduler {
                              double value_text) noexcept;
     int32_t width_to_time_again(bool drafted, const Objective & objective, double bar) noexcept;
     bool plain_instead() noexcept;
+    double loss_of(double time) const noexcept;
     bool spend(double time) noexcept;
     int32_t pick_width(bool drafted) noexcept;
     void explore(int32_t rows) noexcept;
