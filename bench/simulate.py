@@ -2,7 +2,8 @@
 
 ``python bench/simulate.py`` prints, for each cost law, tokens per second over the best pinned arm (plain decoding and
 trees of 2 to 48 rows) after the first request and over all of them, the share of the first request spent measuring
-widths, and how well a switch of workload or a slowdown of the machine is made good; each with a 95% interval over seeds.
+widths, how well a switch of workload, a slowdown of the machine or a bad minute at the start is made good, and requests
+at two contexts in turns; each with a 95% interval over seeds.
 The world is bench/cpp/world.h: which candidate is accepted is drawn from a known softmax, verify times follow a known
 law with jitter, bursts and drift.
 """
@@ -116,6 +117,27 @@ def after_a_slowdown(simulator: Simulator, law: str, best: str) -> list[float]:
     ]
 
 
+def after_a_bad_minute(simulator: Simulator, law: str, best: str) -> list[float]:
+    """Speed over the best pinned arm after a first request in which rounds 5 to 10 took twice as long."""
+    runs = simulator.arms(law, ["adaspark", best], "--busy=4:10")
+    return [
+        speed(a["requests"][1:]) / speed(b["requests"][1:]) for a, b in zip(runs["adaspark"], runs[best], strict=True)
+    ]
+
+
+def at_two_contexts(simulator: Simulator, law: str) -> tuple[list[float], list[float], list[float]]:
+    """Requests at 300 and 2,000 tokens in turns, from the third on: speed over the best pinned arm, how far off the
+    prices of the measured widths are at both contexts, on average, and the dearest of them over its true time."""
+    runs = simulator.arms(law, ["adaspark", *PINNED], "--prompts=300:2000")
+    best = max(PINNED, key=lambda arm: speed([q for r in runs[arm] for q in r["requests"][2:]]))
+    mine = [r["requests"][2:] for r in runs["adaspark"]]
+    return (
+        [speed(a) / speed(b["requests"][2:]) for a, b in zip(mine, runs[best], strict=True)],
+        [float(np.mean([q["off"] for q in r])) for r in mine],
+        [float(np.mean([q["dear"] for q in r])) for r in mine],
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--laws", default=",".join(LAWS), help="cost laws, comma-separated")
@@ -152,6 +174,17 @@ def main() -> None:
     for law in options.laws.split(","):
         values = results[law]["slowdown"] = after_a_slowdown(simulator, law, results[law]["best"])
         show(f"{law:11s} {interval(values):>24s}")
+    show("\na first request that met a busy machine, over the best pinned arm; after it")
+    for law in options.laws.split(","):
+        values = results[law]["bad minute"] = after_a_bad_minute(simulator, law, results[law]["best"])
+        show(f"{law:11s} {interval(values):>24s} {'lowest':>10s} {min(values):.3f}")
+    if "cpu-2core" in results:
+        show(
+            "\nrequests at 300 and 2,000 tokens in turns, over the best pinned arm; prices off their times, and dearest"
+        )
+        rows = at_two_contexts(simulator, "cpu-2core")
+        results["cpu-2core"]["two contexts"] = rows
+        show(f"{'cpu-2core':11s} " + " ".join(f"{interval(r):>24s}" for r in rows))
     if options.out is not None:
         options.out.write_text(json.dumps(results))
 

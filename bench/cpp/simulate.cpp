@@ -67,6 +67,8 @@ struct Plan {
     int32_t switch_at = -1; // request whose reply changes to `to` at its middle
     std::string to = "code";
     int64_t slow_at = -1; // token (of all replies) from which the machine is 50% slower: the same text for every arm
+    int32_t busy_from = 0, busy_to = 0; // rounds of the first request that take twice as long
+    int32_t prompts[2] = {0, 0};        // > 0: the requests' prompts, in turns; short replies
     int32_t first_reply = 1024;
     bool trace = false;
 };
@@ -98,6 +100,10 @@ int main(int argc, char ** argv) {
             plan.switch_at = std::atoi(x);
         } else if (const char * y = value("--slow-at=")) {
             plan.slow_at = std::atoll(y);
+        } else if (const char * b = value("--busy=")) {
+            std::sscanf(b, "%d:%d", &plan.busy_from, &plan.busy_to);
+        } else if (const char * p = value("--prompts=")) {
+            std::sscanf(p, "%d:%d", &plan.prompts[0], &plan.prompts[1]);
         } else if (a == "--trace") {
             plan.trace = true;
         } else {
@@ -128,8 +134,11 @@ int main(int argc, char ** argv) {
         const uint64_t seed = mix_seed(plan.seed * 1000003ULL + 17, static_cast<uint64_t>(q));
         Random r(seed ^ 0x5EEDULL);
         const std::string kind = plan.work == "mixed" ? kinds[r.below(4)] : plan.work;
-        const int32_t prompt = 150 + static_cast<int32_t>(1850 * r.uniform() * r.uniform());
-        const int32_t reply = q == 0 ? plan.first_reply : 400 + r.below(1200);
+        const int32_t drawn = 150 + static_cast<int32_t>(1850 * r.uniform() * r.uniform());
+        const int32_t prompt = plan.prompts[q % 2] > 0 ? plan.prompts[q % 2] : drawn;
+        const int32_t reply = plan.prompts[0] > 0 ? 200 + r.below(100)
+                              : q == 0            ? plan.first_reply
+                                                  : 400 + r.below(1200);
         const bool switched = q == plan.switch_at;
         Request request(seed, workload(kind), prompt, reply);
         Request after(seed, workload(switched ? plan.to : kind), prompt, reply);
@@ -163,6 +172,7 @@ int main(int argc, char ** argv) {
             const double cold = rounds == 0 ? 1.08 : 1.0;
             factor *= noise.uniform() < law.burst ? 1.1 + 0.6 * noise.uniform() : 1.0;
             factor *= plan.slow_at >= 0 && replied + (at - prompt) >= plan.slow_at ? 1.5 : 1.0;
+            factor *= q == 0 && rounds >= plan.busy_from && rounds < plan.busy_to ? 2.0 : 1.0;
             RoundTimes t;
             t.draft = d.draft ? 1e3 * law.draft * factor * cold : 1.0;
             t.verify = law.verify(tree->rows, at) * factor * cold;
@@ -203,10 +213,29 @@ int main(int argc, char ** argv) {
         }
         scheduler->end_request();
         replied += at - prompt;
+        // How far off the measured widths' prices are by now, at the other request's context and at this one's.
+        WidthTable table = scheduler->widths();
+        double off = 0.0, dear = 0.0;
+        int32_t prices = 0;
+        for (const int32_t context :
+             {plan.prompts[0] > 0 ? plan.prompts[0] : prompt, plan.prompts[1] > 0 ? plan.prompts[1] : at}) {
+            Offer offer;
+            table.offer(static_cast<uint32_t>(context), kMaxRows, offer);
+            for (int32_t i = 0; i < table.size(); ++i) {
+                const int32_t width = table.at(i).high;
+                if (table.measured(width)) {
+                    const double ratio = table.price_of(width) / (law.verify(width, context) * std::exp(drift));
+                    dear = std::max(dear, ratio);
+                    off += std::abs(ratio - 1.0);
+                    ++prices;
+                }
+            }
+        }
         std::printf("%s{\"workload\":\"%s\",\"tokens\":%d,\"us\":%.0f,\"rounds\":%d,\"drafted\":%d,\"text\":%d,"
-                    "\"probes\":%d,\"measured\":%d,\"measuring_us\":%.0f,\"rows\":%lld,\"curve\":[%s]}",
+                    "\"probes\":%d,\"measured\":%d,\"measuring_us\":%.0f,\"rows\":%lld,\"dear\":%.3f,\"off\":%.3f,"
+                    "\"curve\":[%s]}",
                     q == 0 ? "" : ",", kind.c_str(), at - prompt, time, rounds, drafted, text_rounds, probes, measured,
-                    measuring, static_cast<long long>(rows), curve.c_str());
+                    measuring, static_cast<long long>(rows), dear, off / std::max(prices, 1), curve.c_str());
     }
     std::printf("],\"widths\":[");
     for (int32_t i = 0; i < scheduler->widths().size(); ++i) {

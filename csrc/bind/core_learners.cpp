@@ -39,7 +39,11 @@ void bind_cost(py::module_ & m) {
                 return c.law.price(ContextBasis(context));
             },
             py::arg("context"))
-        .def("refit", [](CostLaw & c) { return refit(c.law, c.bank); })
+        .def("refit",
+             [](CostLaw & c) {
+                 int32_t budget = INT32_MAX;
+                 return refit(c.law, c.bank, budget) == Refit::adopted;
+             })
         .def_property_readonly("trained", [](const CostLaw & c) { return c.law.trained(); })
         .def_property_readonly("samples", [](const CostLaw & c) { return c.law.samples; })
         .def_property_readonly("scale", [](const CostLaw & c) { return c.law.scale; })
@@ -66,6 +70,9 @@ void bind_cost(py::module_ & m) {
             py::arg("context"), py::arg("max_rows") = kMaxRows)
         .def(
             "unmeasured", [](const WidthTable & t, int32_t max_rows) { return t.unmeasured(max_rows); },
+            py::arg("max_rows") = kMaxRows)
+        .def(
+            "idle", [](const WidthTable & t, int32_t max_rows) { return t.idle(max_rows); },
             py::arg("max_rows") = kMaxRows)
         .def("price_at_least", &WidthTable::price_at_least, py::arg("rows"))
         .def(

@@ -18,8 +18,6 @@ ContextBasis::ContextBasis(uint32_t context) noexcept {
 
 void ContextLaw::train(uint32_t context, const ContextBasis & basis, double predicted, double time) noexcept {
     assert(time > 0.0);
-    context_low = samples == 0 ? context : std::min(context_low, context);
-    context_high = std::max(context_high, context);
     if (samples < kLawSamples) {
         held_context[samples] = context;
         held_time[samples] = time;

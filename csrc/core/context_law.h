@@ -28,17 +28,16 @@ inline int32_t context_band(uint32_t context) noexcept {
 // phi(u) of Eq. (4), once a round. phi[0] is 1.
 struct ContextBasis {
     alignas(32) double phi[kBasisLanes];
+    ContextBasis() = default;
     explicit ContextBasis(uint32_t context) noexcept;
 };
 
 // The online law. Untrained until it has kLawSamples samples; the first ones are held back and set its scale.
 struct ContextLaw {
-    uint32_t samples = 0;     // seen, held-back ones included
-    double scale = 0.0;       // microseconds: the least of the first kLawSamples
-    double floor = 0.0;       // lowest normalised time seen
-    uint32_t context_low = 0; // tokens: span of all samples, read by the refit
-    uint32_t context_high = 0;
-    LawLanes lanes; // normalised; context weights are >= 0, so the law never falls with context
+    uint32_t samples = 0; // seen, held-back ones included
+    double scale = 0.0;   // microseconds: the least of the first kLawSamples
+    double floor = 0.0;   // lowest normalised time seen
+    LawLanes lanes;       // normalised; context weights are >= 0, so the law never falls with context
     uint32_t held_context[kLawSamples] = {};
     double held_time[kLawSamples] = {}; // microseconds
 
@@ -72,7 +71,7 @@ struct ContextLaw {
     double price_of(double raw) const noexcept { return std::clamp(raw, kLawLow * floor, kLawHigh * floor) * scale; }
 
     template <class A> void fields(A & a) {
-        a(samples, scale, floor, context_low, context_high);
+        a(samples, scale, floor);
         for (int32_t i = 0; i < kBasis; ++i) {
             a(lanes.weight[i]);
         }

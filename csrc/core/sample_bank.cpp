@@ -9,24 +9,28 @@ namespace {
 struct Sample {
     uint32_t context;
     float time;
+    ContextBasis basis;
 };
 
 constexpr int32_t kMaxSamples = kBands * kBankDepth;
-constexpr int32_t kPasses = 24;     // over a full band's training samples
-constexpr double kSpanFactor = 1.5; // how far short of the trained span a bank may fall
+constexpr int32_t kPasses = 24;      // over a full band's training samples
+constexpr int32_t kMostRuns = 25;    // of all these passes
+constexpr double kConverging = 0.95; // of the loss of one run less: above it, more have stopped to help
+constexpr double kNearEnough = 0.25; // of the candidate's loss: a law below it is not to be bettered by more passes
+constexpr double kSpanFactor = 1.5;  // of contexts, within which a few samples teach no shape
 constexpr int32_t kTrainOfBand = kBankDepth - kBankDepth / 4;
 
 // i-th sample of a band in arrival order.
 Sample arrival(const SampleBank::Band & band, int32_t i) noexcept {
     const uint32_t held = std::min<uint32_t>(band.seen, kBankDepth);
     const uint32_t slot = (band.seen - held + static_cast<uint32_t>(i)) % kBankDepth;
-    return {band.context[slot], band.time[slot]};
+    return {band.context[slot], band.time[slot], ContextBasis(band.context[slot])};
 }
 
 double mean_loss(const ContextLaw & law, const Sample * samples, int32_t n) noexcept {
     double sum = 0.0;
     for (int32_t i = 0; i < n; ++i) {
-        const double v = (samples[i].time - law.price(ContextBasis(samples[i].context))) / law.scale;
+        const double v = (samples[i].time - law.price(samples[i].basis)) / law.scale;
         sum += v * (kQuantile - (v < 0.0 ? 1.0 : 0.0));
     }
     return sum / n;
@@ -59,7 +63,18 @@ int32_t SampleBank::size() const noexcept {
     return n;
 }
 
-bool refit(ContextLaw & law, const SampleBank & bank) noexcept {
+uint32_t SampleBank::bands() const noexcept {
+    uint32_t bits = 0;
+    for (int32_t b = 0; b < kBands; ++b) {
+        bits |= band[b].seen > 0 ? 1U << b : 0U;
+    }
+    return bits;
+}
+
+Refit refit(ContextLaw & law, const SampleBank & bank, int32_t & budget) noexcept {
+    if (!law.trained()) {
+        return Refit::refused;
+    }
     Sample train[kMaxSamples];
     Sample judged[kMaxSamples];
     int32_t trained = 0;
@@ -90,31 +105,41 @@ bool refit(ContextLaw & law, const SampleBank & bank) noexcept {
             }
         }
     }
-    if (!law.trained() || trained <= kLawSamples || judges == 0) {
-        return false;
+    if (trained <= kLawSamples || judges == 0) {
+        return Refit::refused;
     }
     if (held_out == 0 && high <= kSpanFactor * low) {
-        return false; // one short span: no shape to learn
-    }
-    if (low > kSpanFactor * law.context_low || kSpanFactor * high < law.context_high) {
-        return false; // the bank has forgotten contexts the law still knows
+        return Refit::refused; // one short span: no shape to learn
     }
     const int32_t wanted = kPasses * kTrainOfBand * bands;
     const int32_t passes = std::max(kPasses, (wanted + trained - 1) / trained);
     ContextLaw candidate;
-    for (int32_t pass = 0; pass < passes; ++pass) {
-        for (int32_t i = 0; i < trained; ++i) {
-            candidate.train(train[i].context, train[i].time);
+    const auto run = [&] {
+        for (int32_t pass = 0; pass < passes; ++pass) {
+            for (int32_t i = 0; i < trained; ++i) {
+                const Sample & s = train[i];
+                candidate.train(s.context, s.basis, candidate.raw(s.basis), s.time);
+            }
         }
+    };
+    run();
+    // A slope steeper than those of the paper takes more of them. Not where the law has found it already.
+    const double law_loss = mean_loss(law, judged, judges);
+    double loss = mean_loss(candidate, train, trained);
+    bool more = bands > 1 && law_loss > kNearEnough * mean_loss(candidate, judged, judges);
+    for (int32_t runs = 1; more && runs < kMostRuns && budget >= 0; ++runs) {
+        budget -= passes * trained;
+        run();
+        const double before = loss;
+        loss = mean_loss(candidate, train, trained);
+        more = loss < kConverging * before;
     }
-    if (mean_loss(candidate, judged, judges) >= mean_loss(law, judged, judges)) {
-        return false;
+    if (mean_loss(candidate, judged, judges) >= law_loss) {
+        return Refit::kept;
     }
     candidate.samples = law.samples;
-    candidate.context_low = law.context_low;
-    candidate.context_high = law.context_high;
     law = candidate;
-    return true;
+    return Refit::adopted;
 }
 
 } // namespace adaspark::core

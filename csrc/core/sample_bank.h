@@ -23,8 +23,12 @@ struct SampleBank {
     Band band[kBands];
 
     void add(uint32_t context, double time) noexcept;
-    void rescale(double factor) noexcept; // of all times held
-    int32_t size() const noexcept;        // samples held
+    void rescale(double factor) noexcept;       // of all times held
+    int32_t size() const noexcept;              // samples held
+    uint32_t bands() const noexcept;            // bit b: band b holds samples
+    uint32_t newest(int32_t b) const noexcept { // context of the newest sample of a band that has some
+        return band[b].context[(band[b].seen - 1) % kBankDepth];
+    }
 
     template <class A> void fields(A & a) {
         for (Band & b : band) {
@@ -37,8 +41,15 @@ struct SampleBank {
     }
 };
 
-// Trains a candidate law on the bank and adopts it if its quantile loss on the judged samples is strictly lower.
-// Returns whether it was adopted. Not for use inside a round (some tens of microseconds); no allocation.
-bool refit(ContextLaw & law, const SampleBank & bank) noexcept;
+enum class Refit : uint8_t {
+    refused, // the bank says too little
+    kept,    // the law is no worse than the candidate
+    adopted,
+};
+
+// Trains a candidate law on the bank and adopts it if its quantile loss on the judged samples is strictly lower. A
+// slope steeper than the paper's takes more steps, which are taken from `budget`; negative after it = they ran out. Not
+// for use inside a round (tens of microseconds, and some 15 ns a step of the budget); no allocation.
+Refit refit(ContextLaw & law, const SampleBank & bank, int32_t & budget) noexcept;
 
 } // namespace adaspark::core

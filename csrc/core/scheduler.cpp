@@ -186,6 +186,8 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     room_ = max_rows > 0 ? std::min(config_.max_rows, max_rows) : config_.max_rows;
     planned_ = false;
     widest_asked_ = 0;
+    again_ = false;
+    paid_ = false;
     report_ = RoundReport{};
     learned_.widths.offer(static_cast<uint32_t>(context_), room_, offer_);
     odds_factor_ = config_.offset ? head_estimate_.odds_factor() : 1.0;
@@ -262,30 +264,104 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
         const double tokens = 1.0 + std::min<double>(rows - 1, perfect);
         optimistic = std::max(optimistic, tokens - gate_input_.rate * (drafted.fixed + least));
     }
+    // Nor is a block hopeless whose prices may be those of a bad minute, while the credit lasts.
+    const double longest = offer_.count > 0 ? drafted.fixed + offer_.price[offer_.count - 1] : 0.0;
+    const bool doubtful = !(optimistic > d.value_text) && loss_of(longest) <= learned_.credit &&
+                          (learned_.widths.any_idle() || learned_.widths.draft_idle());
+    if (doubtful) {
+        const double fixed = drafted.fixed - (learned_.widths.draft_idle() ? (1.0 - kIdleShare) * offer_.draft : 0.0);
+        for (int32_t i = 0; i < offer_.count; ++i) {
+            const double tokens = 1.0 + std::min<double>(offer_.rows[i] - 1, perfect);
+            optimistic = std::max(optimistic, tokens - gate_input_.rate * (fixed + offer_.price[i]));
+        }
+        for (int32_t rows = learned_.widths.idle(room_); rows > 0; rows = learned_.widths.idle(room_, rows + 1)) {
+            const double tokens = 1.0 + std::min<double>(rows - 1, perfect);
+            optimistic =
+                std::max(optimistic, tokens - gate_input_.rate * (fixed + learned_.widths.price_if_mistaken(rows)));
+        }
+    }
     gate_input_.optimistic = optimistic - d.value_text;
-    d.draft = learned_.gate.decide(gate_input_);
+    d.draft = learned_.gate.decide(gate_input_) && !plain_instead();
+    if (d.draft && doubtful) {
+        spend(longest);
+    }
     d.probing = d.draft && learned_.gate.probing();
     return d;
+}
+
+// A drafted round is due, but the price of one row may be that of a bad minute: could it have been better?
+bool Scheduler::plain_instead() noexcept {
+    if (!(objective_[0].rate > 0.0) || !learned_.widths.look_due() || learned_.widths.idle(1) != 1 ||
+        learned_.gate.probing()) {
+        return false;
+    }
+    const DraftAdvantage & a = learned_.gate.advantage(text_bin(gate_input_.tokens));
+    const double at_best = 1.0 - gate_input_.rate * (objective_[0].fixed + learned_.widths.price_if_mistaken(1));
+    const double text = gate_input_.tokens - gate_input_.rate * gate_input_.time;
+    const double drafted = text + a.tokens - gate_input_.rate * gate_input_.clock * a.time;
+    return at_best > drafted && spend(objective_[0].fixed + learned_.widths.price_of_idle(1));
 }
 
 int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Choice & best,
                                     double value_text) noexcept {
     const int32_t rows = learned_.widths.unmeasured(room_);
-    if (rows == 0 || (rows == 1 && drafted && config_.gating)) {
+    if (rows == 1 && drafted && config_.gating) {
         return 0;
     }
-    if (rows == 1 || offer_.count == 0) {
+    if (rows == 1 || (rows > 0 && offer_.count == 0)) {
         return rows;
     }
     // Lazily: only if it could win at its best.
-    const double price = learned_.widths.price_at_best(rows);
     const double bar = std::max(o.bar(best.value, best.tokens), value_text);
-    widest_asked_ = rows;
-    if (!(o.value(tokens_at_most(rows, o), price) > bar)) {
-        return 0; // the usual case, without the sums
+    if (rows > 0) {
+        const double price = learned_.widths.price_at_best(rows);
+        widest_asked_ = rows;
+        if (o.value(tokens_at_most(rows, o), price) > bar) { // seldom: the sums can wait for it
+            extend_sums(rows - 1);
+            if (o.value(tokens_at(rows, o), price) > bar) {
+                return rows;
+            }
+        }
     }
-    extend_sums(rows - 1);
-    return o.value(tokens_at(rows, o), price) > bar ? rows : 0;
+    if (o.rate > 0.0 &&
+        (learned_.widths.look_due() || (drafted && learned_.widths.any_idle() && learned_.gate.probing()))) {
+        return width_to_time_again(drafted, o, bar);
+    }
+    return 0;
+}
+
+// The narrowest idle width that could win at its best and that the round's candidates fill.
+int32_t Scheduler::width_to_time_again(bool drafted, const Objective & o, double bar) noexcept {
+    const int32_t ranks = sums_.ranks; // splits are looked for among these
+    for (int32_t rows = learned_.widths.idle(room_, drafted ? 2 : 1); rows > 0;
+         rows = learned_.widths.idle(room_, rows + 1)) {
+        const double time = o.fixed + learned_.widths.price_of_idle(rows);
+        const double price = learned_.widths.price_if_mistaken(rows);
+        if ((!paid_ && loss_of(time) > learned_.credit) || !(o.value(tokens_at_most(rows, o), price) > bar)) {
+            continue; // the usual case, without the sums
+        }
+        extend_sums(rows - 1);
+        if (order_.count < rows - 1) {
+            break;
+        }
+        if (o.value(tokens_at(rows, o), price) > bar && (paid_ || spend(time))) {
+            again_ = true;
+            return rows;
+        }
+    }
+    sums_.ranks = ranks;
+    return 0;
+}
+
+// What a round that times something again may cost, in tokens: all of its time, because it was picked for looking good,
+// but for the one token that it brings at least.
+double Scheduler::loss_of(double time) const noexcept { return std::max(0.0, gate_input_.rate * time - 1.0); }
+
+bool Scheduler::spend(double time) noexcept {
+    const double loss = loss_of(time);
+    paid_ = loss <= learned_.credit;
+    learned_.credit -= paid_ ? loss : 0.0;
+    return paid_;
 }
 
 int32_t Scheduler::pick_width(bool drafted) noexcept {
@@ -464,7 +540,7 @@ const Tree & Scheduler::plan(const DraftBlock * block) noexcept {
     }
     layout_depth_first(anchor_, set_.token, set_.parent, order_, asked - 1, tree_);
     report_.kind = drafted ? RoundKind::draft : tree_.rows > 1 ? RoundKind::text : RoundKind::plain;
-    if (drafted && report_.reason == WidthReason::measuring) {
+    if (drafted && report_.reason == WidthReason::measuring && !again_) {
         learned_.widths.came_out_short(asked, tree_.rows);
     }
     planned_ = true;

@@ -154,9 +154,10 @@ class Scheduler {
         int32_t incumbent = 0; // rows: the width drafted rounds hold, 0 = none yet
         double commit[2] = {}; // microseconds: decayed mean of committing, without and with the drafter
         uint32_t commit_rounds[2] = {};
+        double credit = 0.0; // tokens that timing idle widths again may cost
 
         template <class A> void fields(A & a) {
-            a(widths, acceptance, guard, gains, rate, gate, standing, incumbent, commit, commit_rounds);
+            a(widths, acceptance, guard, gains, rate, gate, standing, incumbent, commit, commit_rounds, credit);
         }
     };
 
@@ -182,6 +183,10 @@ class Scheduler {
     double tokens_at(int32_t rows, const Objective & objective) const noexcept;
     int32_t width_to_measure(bool drafted, const Objective & objective, const Choice & best,
                              double value_text) noexcept;
+    int32_t width_to_time_again(bool drafted, const Objective & objective, double bar) noexcept;
+    bool plain_instead() noexcept;
+    double loss_of(double time) const noexcept;
+    bool spend(double time) noexcept;
     int32_t pick_width(bool drafted) noexcept;
     void explore(int32_t rows) noexcept;
     void consider_split(const Choice & held, const Objective & objective) noexcept;
@@ -203,7 +208,9 @@ class Scheduler {
     int32_t held_rounds_ = 0;  // ... for this many rounds
 
     // Per round.
-    int32_t room_ = 0; // rows this round may have
+    int32_t room_ = 0;   // rows this round may have
+    bool again_ = false; // an idle width is timed ...
+    bool paid_ = false;  // ... and what it may cost is taken from the credit
     bool planned_ = false;
     GateInput gate_input_;
     Offer offer_;

@@ -9,7 +9,9 @@ namespace adaspark::core {
 
 namespace {
 constexpr uint32_t kCommitMemory = 32; // rounds the mean commit time remembers
-}
+constexpr double kCreditShare = 0.002; // of the tokens decoded: what timing again may cost
+constexpr double kMostCredit = 16.0;   // tokens
+} // namespace
 
 void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexcept {
     if (!planned_ || outcome.path.empty()) {
@@ -33,7 +35,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
     }
     if (!outcome.last) {
         learn_acceptance(outcome);
-        if (config_.gains && !report_.explored && tree_.rows > 1) {
+        if (config_.gains && !report_.explored && !again_ && tree_.rows > 1) {
             learn_gains(outcome.path);
         }
         if (drafted) {
@@ -48,6 +50,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
         index_.append({tokens, static_cast<size_t>(committed)});
     }
     const double total = times.draft + times.verify + times.commit;
+    learned_.credit = std::min(learned_.credit + kCreditShare * committed, kMostCredit);
     if (!outcome.last && total > 0.0) {
         learned_.rate.add(context, committed, total / learned_.widths.clock());
         uint32_t & rounds = learned_.commit_rounds[drafted ? 1 : 0];

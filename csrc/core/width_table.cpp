@@ -11,6 +11,9 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFirstShare = 0.6;  // of its first time, which a width is taken to cost at least
 constexpr double kSecondShare = 0.9; // of the lower of its first two
+constexpr double kSurprise = 0.9;    // of its price: a time below it contradicts the price
+constexpr uint32_t kGrowth = 8;      // a context this share longer is the next of the same request
+constexpr int32_t kSteps = 40000;    // beyond the paper's that all refits of a request may take: under 1 ms
 constexpr int32_t kLadder[] = {1, 2, 4, 8, 16, 32, 64};
 } // namespace
 
@@ -54,26 +57,63 @@ void Timed::rescale(double factor) noexcept {
     bank.rescale(factor);
 }
 
-double Timed::record(uint32_t context, const ContextBasis & basis, double time, double clock) noexcept {
+double Timed::record(uint32_t context, const ContextBasis & basis, double time, double clock, uint32_t round) noexcept {
     const double predicted = law.raw(basis);
     const double ratio = law.trained() ? time / law.price_of(predicted) : 0.0;
+    // The price of an idle thing is doubted: that it runs quicker says nothing of the machine. The level is the least
+    // of its window, so the first quick run is kept from it: one quiet moment of a busy machine is not a lower price.
+    const bool doubted = idle(round) && law.trained();
+    const bool surprising = doubted && ratio * clock_then < kSurprise * level.value() * clock;
+    const bool first_surprise = surprising && ratio < kSurprise * clock && surprises == 0;
+    surprises = first_surprise ? 1 : 0;
+    if (!first_surprise) {
+        wait = doubted && !surprising ? std::min(2 * wait, UINT32_MAX / 4) : wait;
+        due = round + wait;
+    }
     lowest = count % kLevelWindow == 0 ? time : std::min(lowest, time);
     count = count == UINT32_MAX ? 2 * kLevelWindow : count + 1;
     if (count == kMeasurements || count % kLevelWindow == 0) {
         anchor = lowest;
     }
+    // A context that the law has not been fitted on may take longer on the same machine. Until the refit at the end of
+    // the request such a time is no evidence of drift, or requests at two contexts in turns would look like a machine
+    // that changes its speed. Where a request grows into such a context, the law grows with it.
+    const uint32_t band = 1U << context_band(context);
+    const uint32_t last = level_context[(level.seen + kLevelWindow - 1) % kLevelWindow];
+    const bool grown =
+        level.seen > 0 && (known >> context_band(last) & 1U) != 0 && context >= last && context - last < last / kGrowth;
+    known |= !law.trained() || grown ? band : 0U;
+    const bool evidence = ratio > 0.0 && !surprising && (known & band) != 0;
     // Laws and banks are kept at one speed of the machine: a drift that the clock tells of and this time bears out is
     // taken out of what they learn, or the laws that run would absorb it and leave the others behind. Small drifts are
     // left to the laws.
-    const double borne_out = ratio > 0.0 ? ratio : clock;
+    const double borne_out = evidence ? ratio : clock;
     const bool drifted = (clock > kDrift && borne_out > kDrift) || (clock < 1.0 / kDrift && borne_out < 1.0 / kDrift);
     const double learned = drifted ? time / clock : time;
-    if (ratio > 0.0 || drifted) {
-        level.add(borne_out);
+    if ((ratio > 0.0 || drifted) && !first_surprise) {
+        level_context[level.seen % kLevelWindow] = context;
+        level.add(ratio > 0.0 ? ratio : clock);
     }
     law.train(context, basis, predicted, learned);
     bank.add(context, learned);
-    return ratio;
+    fresh = 1;
+    return evidence ? ratio : 0.0;
+}
+
+void Timed::refit(const SampleBank & samples, int32_t & budget) noexcept {
+    const ContextLaw before = law;
+    const Refit outcome = core::refit(law, samples, budget);
+    fresh = budget < 0 ? 1 : 0;
+    if (outcome == Refit::refused) {
+        return;
+    }
+    known |= bank.bands();
+    if (outcome == Refit::adopted) { // the level is of what the law says
+        for (uint32_t i = 0; i < std::min<uint32_t>(level.seen, kLevelWindow); ++i) {
+            const ContextBasis basis(level_context[i]);
+            level.ratio[i] = static_cast<float>(level.ratio[i] * before.price(basis) / law.price(basis));
+        }
+    }
 }
 
 void WidthTable::reset(int32_t max_rows, bool use_law) noexcept {
@@ -95,6 +135,7 @@ void WidthTable::reset(int32_t max_rows, bool use_law) noexcept {
     }
     draft_ = Timed{};
     recent_ = Level{};
+    round_ = 0;
     restored();
 }
 
@@ -129,11 +170,21 @@ bool WidthTable::consistent(int32_t max_rows) const noexcept {
 
 void WidthTable::index_rows() noexcept {
     std::fill(std::begin(position_), std::end(position_), int8_t{-1});
-    measured_ = wanted_ = 0;
+    measured_ = wanted_ = few_ = 0;
     for (int32_t i = 0; i < count_; ++i) {
         position_[at(i).high] = static_cast<int8_t>(i);
         top_[i] = at(i).high;
         sync(i);
+    }
+    find_idle();
+}
+
+void WidthTable::find_idle() noexcept {
+    const uint32_t look = round_ - round_ % kLookPeriod; // the last one: a restored table knows what it knew
+    idle_ = 0;
+    for (uint32_t left = few_; left != 0; left &= left - 1) {
+        const int32_t i = std::countr_zero(left);
+        idle_ |= static_cast<int32_t>(look - due_[i]) >= 0 ? 1U << i : 0U;
     }
 }
 
@@ -144,6 +195,8 @@ void WidthTable::sync(int32_t position) noexcept {
     const uint32_t bit = 1U << i;
     measured_ = t.count >= kMeasurements ? measured_ | bit : measured_ & ~bit;
     wanted_ = t.count < kMeasurements && c.unreachable == 0 ? wanted_ | bit : wanted_ & ~bit;
+    few_ = t.count > 0 && t.count < kFewSamples && c.unreachable == 0 ? few_ | bit : few_ & ~bit;
+    due_[i] = t.due;
     if (t.count < kMeasurements) {
         for (auto & w : lanes_.weight) {
             w[i] = 0.0;
@@ -217,6 +270,32 @@ int32_t WidthTable::unmeasured(int32_t max_rows, int32_t min_rows) const noexcep
     return 0;
 }
 
+int32_t WidthTable::idle(int32_t max_rows, int32_t min_rows) const noexcept {
+    for (uint32_t left = idle_; left != 0; left &= left - 1) {
+        const int32_t top = top_[std::countr_zero(left)];
+        if (top >= min_rows) {
+            return top <= max_rows ? top : 0;
+        }
+    }
+    return 0;
+}
+
+double WidthTable::price_now(uint32_t position) const noexcept {
+    return (measured_ >> position & 1U) != 0 ? lanes_.price[position] : at(static_cast<int32_t>(position)).timed.lowest;
+}
+
+double WidthTable::price_if_mistaken(int32_t rows) const noexcept {
+    const uint32_t position = bit_of(rows);
+    double most = kIdleShare * price_now(position);
+    for (uint32_t below = measured_ & ((1U << position) - 1U); below != 0;) {
+        const int32_t i = std::bit_width(below) - 1;
+        const bool doubted = (idle_ >> i & 1U) != 0;
+        most = std::max(most, (doubted ? kIdleShare : 1.0) * lanes_.price[i]);
+        below = doubted ? below & ~(1U << i) : 0U;
+    }
+    return most;
+}
+
 double WidthTable::price_at_best(int32_t rows) const noexcept {
     const uint32_t below = measured_ & ((1U << bit_of(rows)) - 1U);
     const double narrower = below != 0 ? lanes_.price[std::bit_width(below) - 1] : 0.0;
@@ -254,7 +333,7 @@ void WidthTable::record_verify(int32_t rows, uint32_t context, double time) noex
     if (position < 0 || !(time > 0.0)) {
         return;
     }
-    const double ratio = storage_[order_[position]].timed.record(context, basis(context), time, clock_);
+    const double ratio = storage_[order_[position]].timed.record(context, basis(context), time, clock_, round_);
     if (!(round_drafted_ && round_ratio_ > 0.0) && ratio > 0.0) {
         round_ratio_ = ratio;
     }
@@ -265,7 +344,7 @@ void WidthTable::record_draft(uint32_t context, double time) noexcept {
     if (!(time > 0.0)) {
         return;
     }
-    const double ratio = draft_.record(context, basis(context), time, clock_);
+    const double ratio = draft_.record(context, basis(context), time, clock_, round_);
     round_drafted_ = true;
     if (ratio > 0.0) {
         round_ratio_ = ratio;
@@ -289,8 +368,13 @@ double WidthTable::tick() noexcept {
         draft_.clock_then = clock_;
     }
     if (round_position_ >= 0) {
-        storage_[order_[round_position_]].timed.clock_then = clock_;
+        Timed & ran = storage_[order_[round_position_]].timed;
+        ran.clock_then = clock_;
         sync(round_position_);
+        idle_ &= ran.idle(round_) ? ~0U : ~(1U << round_position_);
+    }
+    if (++round_ % kLookPeriod == 0) {
+        find_idle();
     }
     round_ratio_ = 0.0;
     round_drafted_ = false;
@@ -364,14 +448,68 @@ bool WidthTable::split(int32_t rows) noexcept {
     return false;
 }
 
+// Adds three samples to each of `bands` that `to` has none of and some other width has: what `to` would take there if
+// it grew with context as that width does. Returns the bands that have them now.
+uint32_t WidthTable::lend(const Timed & to, uint32_t bands, SampleBank & samples) const noexcept {
+    uint32_t lent = 0;
+    for (uint32_t left = bands; left != 0; left &= left - 1) {
+        const int32_t band = std::countr_zero(left);
+        // From the nearest band of its own: the most sampled width that has both.
+        uint32_t nearest = 0;
+        const Timed * from = nullptr;
+        for (int32_t distance = 1; distance < kBands && from == nullptr; ++distance) {
+            for (const int32_t b : {band - distance, band + distance}) {
+                for (int32_t i = 0; b >= 0 && b < kBands && to.bank.band[b].seen > 0 && i < count_; ++i) {
+                    const Timed & t = storage_[i].timed;
+                    const uint32_t both = 1U << band | 1U << b;
+                    if (t.law.trained() && (t.known & t.bank.bands() & both) == both &&
+                        (from == nullptr || t.count > from->count)) {
+                        from = &t;
+                        nearest = to.bank.newest(b);
+                    }
+                }
+            }
+        }
+        if (from == nullptr) {
+            continue;
+        }
+        const uint32_t context = from->bank.newest(band);
+        const double growth = from->law.price(ContextBasis(context)) / from->law.price(ContextBasis(nearest));
+        for (uint32_t k = 0; k < kMeasurements; ++k) {
+            samples.add(context, to.law.price(ContextBasis(nearest)) * growth);
+        }
+        lent |= 1U << band;
+    }
+    return lent;
+}
+
 void WidthTable::refit_all() noexcept {
+    int32_t budget = kSteps;
+    uint32_t all = 0;
     for (int32_t i = 0; i < count_; ++i) {
-        refit(storage_[i].timed.law, storage_[i].timed.bank);
+        all |= storage_[i].timed.bank.bands();
+    }
+    for (const bool lacking : {false, true}) { // who lends comes first
+        for (int32_t i = 0; i < count_; ++i) {
+            Timed & t = storage_[i].timed;
+            const uint32_t missing = all & ~t.bank.bands();
+            if (!t.law.trained() || lacking != (missing != 0)) {
+                continue;
+            }
+            SampleBank samples = t.bank;
+            const uint32_t lent = lacking ? lend(t, missing, samples) : 0U;
+            if (t.fresh != 0 || (lent & ~t.borrowed) != 0) { // else it would come to the same
+                t.refit(samples, budget);
+                t.borrowed = lent;
+            }
+        }
     }
     for (int32_t i = 0; i < count_; ++i) {
         sync(i);
     }
-    refit(draft_.law, draft_.bank);
+    if (draft_.fresh != 0) {
+        draft_.refit(draft_.bank, budget);
+    }
 }
 
 } // namespace adaspark::core

@@ -17,6 +17,10 @@ inline constexpr double kLevelHigh = 2.0;
 inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
 inline constexpr double kDrift = 1.08;       // a clock this far from 1 is a machine that has changed speed
 inline constexpr int32_t kShortfalls = 3;    // short trees after which a width counts as out of reach
+inline constexpr uint32_t kFewSamples = 16;  // a price of fewer may be that of a bad minute
+inline constexpr uint32_t kIdleRounds = 128; // without a run until such a price is doubted; doubled when confirmed
+inline constexpr double kIdleShare = 0.5;    // of a doubted price, which a width is taken to cost at least
+inline constexpr uint32_t kLookPeriod = 8;   // rounds from one look for idle widths to the next
 
 // The least of the last kLevelWindow ratios measured / law, clamped: follows the machine within 8 runs and, unlike an
 // all-time minimum, rises again when the machine slows.
@@ -39,16 +43,35 @@ struct Timed {
     double lowest = 0.0;     // microseconds: least sample of the current block of 8 (the price where laws are off)
     double anchor = 0.0;     // microseconds: price without a law; least of the block before
     double clock_then = 1.0; // drift clock when last measured
+    uint32_t due = 0;        // round of the table from which it is idle, if its samples are few
+    uint32_t wait = kIdleRounds;
+    uint32_t surprises = 0; // 1: the last run, of an idle one, was much quicker than its price
+    uint32_t known = 0;     // bit b: the law was made or judged on samples of context band b
+    uint32_t borrowed = 0;  // bit b: the law has been fitted on samples of band b that another width lent
+    uint32_t fresh = 0;     // 1: has run since the last refit
+    uint32_t level_context[kLevelWindow] = {}; // of the level's ratios
     Level level;
     ContextLaw law;
     SampleBank bank;
 
-    // Returns measured / law from before this sample trains the law, or 0 while there is no law.
-    double record(uint32_t context, const ContextBasis & basis, double time, double clock) noexcept;
+    // Returns measured / law from before this sample trains the law, or 0 where it says nothing of the machine's speed:
+    // while there is no law, in a context band that the law does not know, and where the price itself is in doubt.
+    // `round` of the table.
+    double record(uint32_t context, const ContextBasis & basis, double time, double clock, uint32_t round) noexcept;
+    // Its few samples are of long ago. Rounds may wrap around.
+    bool idle(uint32_t round) const noexcept {
+        return count > 0 && count < kFewSamples && static_cast<int32_t>(round - due) >= 0;
+    }
     // The law becomes slower by the factor, and the clock that prices it faster: the price stays as it is.
     void rescale(double factor) noexcept;
+    // At the end of a request; `samples`: the bank, and what other widths lend it.
+    // Where the budget runs out there is more to do at the next one.
+    void refit(const SampleBank & samples, int32_t & budget) noexcept;
 
-    template <class A> void fields(A & a) { a(count, lowest, anchor, clock_then, level, law, bank); }
+    template <class A> void fields(A & a) {
+        a(count, lowest, anchor, clock_then, due, wait, surprises, known, borrowed, fresh, level_context, level, law,
+          bank);
+    }
 };
 
 struct WidthClass {
@@ -87,6 +110,17 @@ class WidthTable {
     // measured width below it (0 where there is none), and little less than the times it has had.
     double price_at_best(int32_t rows) const noexcept;
 
+    // The narrowest idle width of at least `min_rows`, or 0: one of few samples that has not run for long, whose price
+    // may be that of a bad minute.
+    int32_t idle(int32_t max_rows, int32_t min_rows = 1) const noexcept;
+    // What the idle width may cost at best: half its price, or what narrower ones cost, half where they are idle too.
+    double price_if_mistaken(int32_t rows) const noexcept;
+    // The price of an idle width, or the least of its first times.
+    double price_of_idle(int32_t rows) const noexcept { return price_now(bit_of(rows)); }
+    bool any_idle() const noexcept { return idle_ != 0; }
+    bool look_due() const noexcept { return any_idle() && round_ % kLookPeriod == 0; }
+    bool draft_idle() const noexcept { return draft_.idle(round_); }
+
     // Cheapest price of a measured width of at least `rows`, from the last offer(); infinite where there is none.
     double price_at_least(int32_t rows) const noexcept;
     double price_of(int32_t rows) const noexcept; // of a class top, from the last offer()
@@ -117,7 +151,7 @@ class WidthTable {
     const Timed & draft() const noexcept { return draft_; }
 
     template <class A> void fields(A & a) {
-        a(count_, order_, draft_, recent_);
+        a(count_, order_, draft_, recent_, round_);
         for (int32_t i = 0; i < count_ && i < kMaxWidths; ++i) {
             a(storage_[i]);
         }
@@ -128,6 +162,9 @@ class WidthTable {
   private:
     void sync(int32_t position) noexcept;
     void index_rows() noexcept;
+    void find_idle() noexcept;
+    double price_now(uint32_t position) const noexcept;
+    uint32_t lend(const Timed & to, uint32_t bands, SampleBank & samples) const noexcept;
     void rescale(double factor) noexcept;
     // Position of a class top, or 31, which no class has.
     uint32_t bit_of(int32_t rows) const noexcept {
@@ -142,6 +179,10 @@ class WidthTable {
     int32_t top_[kMaxWidths] = {};
     uint32_t measured_ = 0; // has kMeasurements samples
     uint32_t wanted_ = 0;   // has not, and is within reach
+    uint32_t few_ = 0;      // has those, but fewer than kFewSamples
+    uint32_t due_[kMaxWidths] = {};
+    uint32_t idle_ = 0;  // was idle at the last look, and is still
+    uint32_t round_ = 0; // ticks
     WidthClass storage_[kMaxWidths];
     Timed draft_;
     Level recent_;             // the drift clock's window

@@ -112,18 +112,24 @@ def refit(law: Law, as_banked: list[tuple[int, float]]) -> Law:
                 judged.append(s[i])
                 held_out += 1
     contexts = [c for s in kept.values() for c, _ in s]
-    seen = [c for c, _ in law.samples]
     if len(train) <= 3 or not judged:
         return law
     if held_out == 0 and max(contexts) <= 1.5 * min(contexts):
         return law
-    if min(contexts) > 1.5 * min(seen) or 1.5 * max(contexts) < max(seen):
-        return law
     passes = max(24, math.ceil(24 * 12 * len(kept) / len(train)))
     candidate = Law()
-    for _ in range(passes):
-        for c, t in train:
-            candidate.add(c, t)
+
+    def run() -> None:
+        for _ in range(passes):
+            for c, t in train:
+                candidate.add(c, t)
+
+    run()
+    if len(kept) > 1 and law.loss(judged) > 0.25 * candidate.loss(judged):
+        losses = [math.inf, candidate.loss(train)]
+        while losses[-1] < 0.95 * losses[-2] and len(losses) <= 25:
+            run()
+            losses.append(candidate.loss(train))
     return candidate if candidate.loss(judged) < law.loss(judged) else law
 
 

@@ -82,6 +82,24 @@ def test_a_sparse_bank_prices_long_contexts_after_a_refit():
     assert law.price(451) == pytest.approx(24_200, abs=1000)
 
 
+def test_a_steep_slope_is_learned_by_the_refit():
+    # Twice as long at 2,000 tokens as at 300. After long replies the bank of the lower band ends far from where the law began.
+    rng = np.random.default_rng(5)
+    for long_replies in (False, True):
+        law, plain, banked = _core.CostLaw(), Law(), []
+        for at in (300, 2000):
+            for i in range(200 if long_replies else 20):
+                t = float(np.float32((2000 + 1.6 * (at + i)) * (1 + 0.02 * rng.random())))
+                law.add(at + i, t)
+                plain.add(at + i, t)
+                banked.append((at + i, t))
+        after = refit(plain, banked)
+        assert law.refit()
+        assert_same_law(law, after)
+        for context in (310, 2010):
+            assert law.price(context) == pytest.approx(2000 + 1.6 * context, rel=0.05), long_replies
+
+
 def test_bursts_do_not_enter_the_price():
     # Proposition 3: with a quarter of the rounds free of interference the 0.15-quantile is the machine's own time.
     rng = np.random.default_rng(3)
@@ -239,6 +257,109 @@ def test_a_machine_that_slows_now_and_then_is_left_to_the_clock():
         steady(table, 7, 1, 15e3, 0)
         steady(table, 1, 1, 10e3, 0)
     assert prices(table)[1] == pytest.approx(10e3, rel=0.1)
+
+
+STEEP = {1: (4.8e3, 9e3), 2: (7e3, 14e3), 4: (12.4e3, 21.5e3), 8: (20.9e3, 34.5e3)}  # us at 300 and at 2,000 tokens
+
+
+def prices_at(table: _core.WidthTable, context: int) -> dict[int, float]:
+    return dict(zip(*(x.tolist() for x in table.offer(context)[:2]), strict=True))
+
+
+def test_requests_at_two_contexts_in_turns_are_no_machine_that_changes_its_speed():
+    table = _core.WidthTable(64)
+    for request in range(8):
+        far = request % 2
+        for _ in range(12):
+            for rows, us in STEEP.items():
+                table.record(rows, (300, 2000)[far], us[far])
+        assert table.clock == pytest.approx(1.0, abs=0.06)
+        table.refit()
+    for far, context in enumerate((300, 2000)):
+        for rows, price in prices_at(table, context).items():
+            assert price == pytest.approx(STEEP[rows][far], rel=0.08), (context, rows)
+
+
+def test_the_clock_runs_at_a_context_that_a_refit_has_seen():
+    table = _core.WidthTable(64)
+    for _ in range(2):
+        for far, context in enumerate((300, 2000)):
+            for _ in range(20):
+                table.record(1, context, STEEP[1][far])
+            table.refit()
+    for _ in range(8):
+        table.record(1, 2000, 1.5 * STEEP[1][1])
+    assert prices_at(table, 300)[1] == pytest.approx(1.5 * STEEP[1][0], rel=0.08)
+
+
+def test_a_width_that_ran_at_one_context_only_grows_as_the_others_do():
+    table = _core.WidthTable(64)
+    for request in range(4):
+        far = request % 2
+        for rows, us in STEEP.items():
+            for _ in range(12 if rows < 8 else 5 * far):  # 8 rows at 2,000 tokens alone
+                table.record(rows, (300, 2000)[far], us[far])
+        table.refit()
+    assert prices_at(table, 2000)[8] == pytest.approx(STEEP[8][1], rel=0.05)
+    assert prices_at(table, 300)[8] == pytest.approx(STEEP[8][0], rel=0.15)
+
+
+def test_a_refit_leaves_the_price_at_hand():
+    # The level is relative to the law: a law that has learned what the level made up for must not count it twice.
+    table = _core.WidthTable(64)
+    for far, context in enumerate((300, 2000)):
+        for _ in range(20):
+            table.record(1, context, STEEP[1][far])
+    before = prices_at(table, 2000)[1]
+    table.refit()
+    assert before == pytest.approx(STEEP[1][1], rel=0.02)
+    assert prices_at(table, 2000)[1] == pytest.approx(before, rel=0.02)
+
+
+def bad_minute() -> _core.WidthTable:
+    """2 and 4 rows were timed four times each at twice what they cost, one row at what it costs."""
+    table = _core.WidthTable(64)
+    steady(table, 20, 1, 5e3, 0)
+    for rows, us in {2: 14e3, 4: 25e3}.items():
+        steady(table, 4, rows, us, 0)
+    return table
+
+
+def test_two_quick_runs_of_an_idle_width_move_its_price_and_one_does_not():
+    table = bad_minute()
+    steady(table, 130, 1, 5e3, 0)
+    assert table.idle() == 2
+    before = prices(table)[2]
+    steady(table, 1, 2, 7e3, 0)
+    assert prices(table)[2] == pytest.approx(before, rel=0.05)
+    assert table.clock == pytest.approx(1.0, abs=0.02)  # and the machine has not become any quicker
+    steady(table, 8, 1, 5e3, 0)
+    assert table.idle() == 2  # looked at again soon
+    steady(table, 1, 2, 7e3, 0)
+    assert prices(table)[2] == pytest.approx(7e3, rel=0.05)
+    assert prices(table)[1] == pytest.approx(5e3, rel=0.02)
+    table.refit()
+    assert prices(table)[2] == pytest.approx(7e3, rel=0.05)
+
+
+def test_a_price_that_is_confirmed_is_doubted_half_as_often():
+    table = bad_minute()
+    seen = []
+    for round_ in range(3000):
+        idle = table.idle() == 2
+        seen += [round_] if idle else []
+        steady(table, 1, 2 if idle else 1, 14e3 if idle else 5e3, 0)
+    gaps = np.diff(seen)
+    assert len(seen) <= 5
+    assert all(1.9 * a <= b <= 2.1 * a + 16 for a, b in itertools.pairwise(gaps))
+
+
+def test_a_width_of_many_samples_is_not_doubted():
+    table = _core.WidthTable(64)
+    for rows, us in {1: 5e3, 2: 14e3}.items():
+        steady(table, 16, rows, us, 0)
+    steady(table, 1000, 1, 5e3, 0)
+    assert table.idle() == 0
 
 
 def test_a_level_forgets_a_burst_within_eight_runs():
