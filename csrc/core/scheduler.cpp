@@ -187,7 +187,7 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     planned_ = false;
     widest_asked_ = 0;
     again_ = false;
-    paid_ = false;
+    paid_ = 0.0;
     report_ = RoundReport{};
     learned_.widths.offer(static_cast<uint32_t>(context_), room_, offer_);
     odds_factor_ = config_.offset ? head_estimate_.odds_factor() : 1.0;
@@ -266,7 +266,7 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     }
     // Nor is a block hopeless whose prices may be those of a bad minute, while the credit lasts.
     const double longest = offer_.count > 0 ? drafted.fixed + offer_.price[offer_.count - 1] : 0.0;
-    const bool doubtful = !(optimistic > d.value_text) && loss_of(longest) <= learned_.credit &&
+    const bool doubtful = rounds_ > 0 && !(optimistic > d.value_text) && loss_of(longest) <= learned_.credit &&
                           (learned_.widths.any_idle() || learned_.widths.draft_idle());
     if (doubtful) {
         const double fixed = drafted.fixed - (learned_.widths.draft_idle() ? (1.0 - kIdleShare) * offer_.draft : 0.0);
@@ -282,24 +282,24 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     }
     gate_input_.optimistic = optimistic - d.value_text;
     d.draft = learned_.gate.decide(gate_input_) && !plain_instead();
-    if (d.draft && doubtful) {
+    d.probing = d.draft && learned_.gate.probing();
+    if (d.draft && doubtful && (look_due() || d.probing || learned_.widths.draft_idle())) {
         spend(longest);
     }
-    d.probing = d.draft && learned_.gate.probing();
     return d;
 }
 
 // A drafted round is due, but the price of one row may be that of a bad minute: could it have been better?
 bool Scheduler::plain_instead() noexcept {
-    if (!(objective_[0].rate > 0.0) || !learned_.widths.look_due() || learned_.widths.idle(1) != 1 ||
-        learned_.gate.probing()) {
+    if (!(objective_[0].rate > 0.0) || !look_due() || learned_.widths.idle(1) != 1 || learned_.gate.probing()) {
         return false;
     }
     const DraftAdvantage & a = learned_.gate.advantage(text_bin(gate_input_.tokens));
     const double at_best = 1.0 - gate_input_.rate * (objective_[0].fixed + learned_.widths.price_if_mistaken(1));
     const double text = gate_input_.tokens - gate_input_.rate * gate_input_.time;
     const double drafted = text + a.tokens - gate_input_.rate * gate_input_.clock * a.time;
-    return at_best > drafted && spend(objective_[0].fixed + learned_.widths.price_of_idle(1));
+    again_ = at_best > drafted && spend(objective_[0].fixed + learned_.widths.price_of_idle(1));
+    return again_;
 }
 
 int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Choice & best,
@@ -323,8 +323,7 @@ int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Cho
             }
         }
     }
-    if (o.rate > 0.0 &&
-        (learned_.widths.look_due() || (drafted && learned_.widths.any_idle() && learned_.gate.probing()))) {
+    if (o.rate > 0.0 && (look_due() || (drafted && learned_.widths.any_idle() && learned_.gate.probing()))) {
         return width_to_time_again(drafted, o, bar);
     }
     return 0;
@@ -337,14 +336,14 @@ int32_t Scheduler::width_to_time_again(bool drafted, const Objective & o, double
          rows = learned_.widths.idle(room_, rows + 1)) {
         const double time = o.fixed + learned_.widths.price_of_idle(rows);
         const double price = learned_.widths.price_if_mistaken(rows);
-        if ((!paid_ && loss_of(time) > learned_.credit) || !(o.value(tokens_at_most(rows, o), price) > bar)) {
+        if (loss_of(time) > paid_ + learned_.credit || !(o.value(tokens_at_most(rows, o), price) > bar)) {
             continue; // the usual case, without the sums
         }
         extend_sums(rows - 1);
         if (order_.count < rows - 1) {
             break;
         }
-        if (o.value(tokens_at(rows, o), price) > bar && (paid_ || spend(time))) {
+        if (o.value(tokens_at(rows, o), price) > bar && spend(time)) {
             again_ = true;
             return rows;
         }
@@ -358,11 +357,17 @@ int32_t Scheduler::width_to_time_again(bool drafted, const Objective & o, double
 double Scheduler::loss_of(double time) const noexcept { return std::max(0.0, gate_input_.rate * time - 1.0); }
 
 bool Scheduler::spend(double time) noexcept {
-    const double loss = loss_of(time);
-    paid_ = loss <= learned_.credit;
-    learned_.credit -= paid_ ? loss : 0.0;
-    return paid_;
+    const double more = std::max(0.0, loss_of(time) - paid_);
+    if (more > learned_.credit) {
+        return false;
+    }
+    learned_.credit -= more;
+    paid_ += more;
+    return true;
 }
+
+// A request's first round is not timed.
+bool Scheduler::look_due() const noexcept { return rounds_ > 0 && learned_.widths.look_due(); }
 
 int32_t Scheduler::pick_width(bool drafted) noexcept {
     if (config_.pinned_rows > 0) {
@@ -393,7 +398,7 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
     } else {
         choice = text_choice_;
     }
-    const int32_t measure = width_to_measure(drafted, o, choice, value_text);
+    const int32_t measure = again_ && !drafted ? 1 : width_to_measure(drafted, o, choice, value_text);
     if (measure > 0) {
         report_.reason = WidthReason::measuring;
         report_.tokens = tokens_at(measure, o);

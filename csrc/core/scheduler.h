@@ -187,6 +187,7 @@ class Scheduler {
     bool plain_instead() noexcept;
     double loss_of(double time) const noexcept;
     bool spend(double time) noexcept;
+    bool look_due() const noexcept;
     int32_t pick_width(bool drafted) noexcept;
     void explore(int32_t rows) noexcept;
     void consider_split(const Choice & held, const Objective & objective) noexcept;
@@ -210,7 +211,7 @@ class Scheduler {
     // Per round.
     int32_t room_ = 0;   // rows this round may have
     bool again_ = false; // an idle width is timed ...
-    bool paid_ = false;  // ... and what it may cost is taken from the credit
+    double paid_ = 0.0;  // ... and this much of what it may cost, in tokens, is taken from the credit
     bool planned_ = false;
     GateInput gate_input_;
     Offer offer_;

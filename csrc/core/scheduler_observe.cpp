@@ -10,7 +10,7 @@ namespace adaspark::core {
 namespace {
 constexpr uint32_t kCommitMemory = 32; // rounds the mean commit time remembers
 constexpr double kCreditShare = 0.002; // of the tokens decoded: what timing again may cost
-constexpr double kMostCredit = 16.0;   // tokens
+constexpr double kMostCredit = 64.0;   // tokens
 } // namespace
 
 void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexcept {

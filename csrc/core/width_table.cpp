@@ -12,8 +12,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFirstShare = 0.6;  // of its first time, which a width is taken to cost at least
 constexpr double kSecondShare = 0.9; // of the lower of its first two
 constexpr double kSurprise = 0.9;    // of its price: a time below it contradicts the price
-constexpr uint32_t kGrowth = 8;      // a context this share longer is the next of the same request
-constexpr int32_t kSteps = 40000;    // beyond the paper's that all refits of a request may take: under 1 ms
+constexpr uint32_t kGrowth = 8;      // a context longer by less than one in this many is of the same request
+constexpr int32_t kSteps = 40000;    // beyond the paper's that all refits of a request may take
 constexpr int32_t kLadder[] = {1, 2, 4, 8, 16, 32, 64};
 } // namespace
 
@@ -363,13 +363,14 @@ double WidthTable::tick() noexcept {
             factor = clock_;
         }
     }
-    // What ran was measured on the machine of this round: it is stale from here on, not from the round before.
-    if (round_drafted_) {
+    // What ran was measured on the machine of this round: it is stale from here on, not from the round before. A first
+    // surprise was kept from the level, whose times are of the clock before.
+    if (round_drafted_ && draft_.surprises == 0) {
         draft_.clock_then = clock_;
     }
     if (round_position_ >= 0) {
         Timed & ran = storage_[order_[round_position_]].timed;
-        ran.clock_then = clock_;
+        ran.clock_then = ran.surprises == 0 ? clock_ : ran.clock_then;
         sync(round_position_);
         idle_ &= ran.idle(round_) ? ~0U : ~(1U << round_position_);
     }

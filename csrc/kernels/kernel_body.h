@@ -267,13 +267,13 @@ template <Cache C, int NQ, int VB> inline void scores(const Attend & t, int32_t 
     const auto front = static_cast<int64_t>(scales_bytes(C, t.head_dim));
     const uint8_t * scales[VB]; // of q8_0
     const uint8_t * keys[VB];
-    const char * values[VB]; // of these slots: in the same places of their plane, and wanted next
+    const char * wanted[VB]; // next: the values of these slots, in the same places of their plane
     each<VB>([&](auto j) {
         const int64_t at = (slot + kWide * j) / kSlots * group;
         const int64_t in = (slot + kWide * j) % kSlots;
         scales[j] = static_cast<const uint8_t *>(t.k) + at + 2 * in;
         keys[j] = static_cast<const uint8_t *>(t.k) + at + front + static_cast<int64_t>(number_bytes(C)) * in;
-        values[j] = static_cast<const char *>(t.v) + at;
+        wanted[j] = static_cast<const char *>(t.v) + at;
     });
     FW scale[VB];
     each<VB>([&](auto j) { scale[j] = zero_wide(); });
@@ -288,7 +288,7 @@ template <Cache C, int NQ, int VB> inline void scores(const Attend & t, int32_t 
             key[j] = load_cache<C>(keys[j] + i * kRow, scale[j]);
         });
         if (ahead && (C != Cache::q8_0 || i % 2 == 0)) {
-            for (const char * value : values) { // a lambda of nothing else would be dropped
+            for (const char * value : wanted) { // GCC would drop a lambda of nothing else
                 ADASPARK_PREFETCH(value + i * kRow);
             }
         }
@@ -457,7 +457,9 @@ template <Cache C> void attend_cache(const Attend & t) {
         return weigh({nullptr, 0, t.slot_end - t.slot_begin}, 0, t.n_queries);
     }
     const int32_t together = common_positions(t);
-    weigh({t.slots[0], 0, together}, 0, t.n_queries);
+    if (together > 0) {
+        weigh({t.slots[0], 0, together}, 0, t.n_queries);
+    }
     for (int32_t first = 0, last = 0; first < t.n_queries; first = last) {
         while (last < t.n_queries && t.slots[last] == t.slots[first]) { // queries that see the same slots
             ++last;

@@ -118,7 +118,8 @@ template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const P
     constexpr int32_t kAll =                                     // the same and its scales
         kBytes +
         (unit_inputs(F) / kBlock * scale_bytes(F) + scale_head(F)) * kBlock / unit_inputs(F) * (Shared ? 2 : 1);
-    constexpr int32_t kTile = kBlock * kColumns / kHalves<F>; // unpacked codes of a tile, where a block is two
+    static_assert(kUnpacked<F> < kRing && kScaled - kStored < kRing && kStored < kSums);
+    constexpr int32_t kTileCodes = kBlock * kColumns / kHalves<F>; // unpacked codes of a tile, where a block is two
     const int32_t row = part.row;
     const int32_t rows = g.a.rows;
     const int32_t blocks = g.k / kBlock;
@@ -182,7 +183,7 @@ template <Format F, int RB, bool Shared> void part_store(const Gemm & g, const P
         const uint8_t * code = s.code[turn % kRing];
         if constexpr (kTwo) {
             from += turn % 2 * kInputs<F, Shared>;
-            code = s.code[turn / 2 * 2 % kRing] + turn % 2 * kTile;
+            code = s.code[turn / 2 * 2 % kRing] + turn % 2 * kTileCodes;
         }
         if (!kTwo || turn % 2 != 0) {
             const bool end = Shared ? a + a_block >= a_last : a == a_last;

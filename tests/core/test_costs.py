@@ -350,7 +350,7 @@ def test_a_price_that_is_confirmed_is_doubted_half_as_often():
         seen += [round_] if idle else []
         steady(table, 1, 2 if idle else 1, 14e3 if idle else 5e3, 0)
     gaps = np.diff(seen)
-    assert len(seen) <= 5
+    assert len(seen) == 4
     assert all(1.9 * a <= b <= 2.1 * a + 16 for a, b in itertools.pairwise(gaps))
 
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr Cache kCaches[] = {Cache::f32, Cache::f16, Cache::q8_0};
 constexpr int32_t kHeldSlots = kTile; // slots of the cache in these tests
+constexpr int32_t kGroup = 3;         // queries of a tree's row
 
 std::vector<const Kernels *> tables() {
     std::vector<const Kernels *> out;
@@ -42,10 +43,11 @@ void rounded(Cache cache, const float * x, double * out) {
 struct Case {
     Cache cache;
     int32_t dim;
-    std::vector<float> k, v;      // [slot][dim]
-    std::vector<float> q;         // [query][dim]
-    std::vector<int32_t> slots;   // of the last query; the others see a part of it
-    std::vector<int32_t> n_slots; // per query
+    std::vector<float> k, v;                // [slot][dim]
+    std::vector<float> q;                   // [query][dim]
+    std::vector<int32_t> slots;             // of the last query; the others see a part of it
+    std::vector<int32_t> n_slots;           // per query
+    std::vector<std::vector<int32_t>> rows; // the slots of each kGroup queries, where they are a tree's
 
     Case(Cache c, int32_t d, int32_t queries, int32_t count, std::mt19937 & rng) : cache(c), dim(d) {
         std::normal_distribution<float> normal;
@@ -60,6 +62,24 @@ struct Case {
         slots.resize(static_cast<std::size_t>(count));
         for (int32_t i = 0; i < queries; ++i) {
             n_slots.push_back(std::max(1, count - 3 * (queries - 1 - i)));
+        }
+    }
+
+    // Each kGroup queries are a row of a tree: `shared` slots that all rows see, then up to three of their own.
+    void as_tree(int32_t shared, std::mt19937 & rng) {
+        std::vector<int32_t> any(kHeldSlots);
+        std::iota(any.begin(), any.end(), 0);
+        std::shuffle(any.begin(), any.end(), rng);
+        for (int32_t first = 0; first < queries(); first += kGroup) {
+            const int32_t row = first / kGroup;
+            std::vector<int32_t> seen(any.begin(), any.begin() + shared);
+            for (int32_t i = 0; i < row % 4; ++i) {
+                seen.push_back(any[static_cast<std::size_t>(shared + 4 * row + i)]);
+            }
+            for (int32_t i = first; i < std::min(queries(), first + kGroup); ++i) {
+                n_slots[static_cast<std::size_t>(i)] = static_cast<int32_t>(seen.size());
+            }
+            rows.push_back(std::move(seen));
         }
     }
 
@@ -78,8 +98,10 @@ std::vector<float> attended(const Kernels & kernels, const Case & c, int32_t fir
     std::vector<float> scratch(static_cast<std::size_t>(count * kQueryScratch));
     std::vector<const float *> q;
     std::vector<float *> to;
-    std::vector<const int32_t *> slots(static_cast<std::size_t>(count), c.slots.data());
+    std::vector<const int32_t *> slots;
     for (int32_t i = 0; i < count; ++i) {
+        slots.push_back(c.rows.empty() ? c.slots.data()
+                                       : c.rows[static_cast<std::size_t>((first + i) / kGroup)].data());
         q.push_back(c.q.data() + (first + i) * c.dim);
         to.push_back(out.data() + i * (kPartial + c.dim));
     }
@@ -154,6 +176,28 @@ TEST(a_query_attends_alike_alone_and_in_company) {
                     const float * mine = all.data() + i * (kPartial + c.dim);
                     CHECK(std::memcmp(mine, alone.data(), 2 * sizeof(float)) == 0);
                     CHECK(std::memcmp(mine + kPartial, alone.data() + kPartial, 64 * sizeof(float)) == 0);
+                }
+            }
+        }
+    }
+}
+
+TEST(rows_of_a_tree_attend_alike_alone_and_in_company) {
+    std::mt19937 rng(6);
+    for (const Cache cache : kCaches) {
+        for (const int32_t dim : {cache == Cache::q8_0 ? 32 : 16, cache == Cache::q8_0 ? 96 : 80, kHeadDim}) {
+            for (const int32_t shared : {0, 37, 100}) {
+                Case c(cache, dim, 29, 60, rng);
+                c.as_tree(shared, rng);
+                for (const Kernels * table : tables()) {
+                    const std::vector<float> all = attended(*table, c, 0, c.queries());
+                    for (int32_t i = 0; i < c.queries(); ++i) {
+                        const std::vector<float> alone = attended(*kernels_named("portable"), c, i, 1);
+                        const float * mine = all.data() + i * (kPartial + dim);
+                        CHECK(std::memcmp(mine, alone.data(), 2 * sizeof(float)) == 0);
+                        CHECK(std::memcmp(mine + kPartial, alone.data() + kPartial,
+                                          static_cast<std::size_t>(dim) * sizeof(float)) == 0);
+                    }
                 }
             }
         }

@@ -104,8 +104,9 @@ std::vector<float> product(const Kernels & kernels, const Case & c, int32_t firs
 TEST(products_equal_double_alone_together_and_on_every_instruction_set) {
     std::mt19937 rng(1);
     for (const Format format : kFormats) {
-        for (const int32_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 14, 16, 17, 43}) {
-            const int32_t k = is_super(format) ? (rows % 2 + 1) * kSuper : rows % 2 == 0 ? 96 : 32;
+        for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 16, 17, 43}) {
+            const int32_t few = rows == 6 ? 10 * kBlock : rows % 2 == 0 ? 3 * kBlock : kBlock;
+            const int32_t k = is_super(format) ? (rows % 2 + 1) * kSuper : few;
             const Case c(format, k, 8 * rows % 40 + 3, rows, rng);
             const std::vector<float> expected = product(*kernels_named("portable"), c, 0, rows);
             for (const Kernels * table : tables()) {

@@ -19,7 +19,7 @@ void Forward::attention(const BlockWeights & w, int32_t thread) {
 void Forward::rotate(const float * x, const float * norm, int32_t row, float scale, float * out) const {
     const int32_t dim = spec_.head_dim;
     const float * turn = turn_.data() + static_cast<std::ptrdiff_t>(row) * dim;
-    float normed[512];
+    float normed[kernels::kHeadDim];
     if (norm != nullptr) {
         kernels_.rms_norm(x, norm, dim, spec_.eps, normed);
         x = normed;
@@ -67,7 +67,7 @@ void Forward::project_head(const BlockWeights & w, const kernels::Activations & 
     } else if (value < 0) {
         const float * rows = multiply(w.wk, w.bk, key, spec_.q_width());
         for (int32_t r = 0; r < rows_; ++r) {
-            float turned[512];
+            float turned[kernels::kHeadDim];
             rotate(rows + static_cast<std::ptrdiff_t>(r) * ldo, w.k_norm, r, 1.0F, turned);
             kernels_.store_key(turned, dim, cache_.type(), cache_.keys(w.state, key), in_->committed + r);
         }

@@ -103,7 +103,7 @@ class Reader {
         }
         const int32_t unit = executor_ == Executor::own ? 32 : 1;
         const int32_t head_unit = executor_ == Executor::own ? kernels::kSlots : 8;
-        if (out_.n_head % out_.n_head_kv != 0 || out_.head_dim % head_unit != 0 || out_.head_dim > 512 ||
+        if (out_.n_head % out_.n_head_kv != 0 || out_.head_dim % head_unit != 0 || out_.head_dim > kernels::kHeadDim ||
             out_.n_embd % unit != 0 || out_.n_ff % unit != 0 || out_.q_width() % unit != 0 || !(out_.eps > 0.0F)) {
             throw Unsupported("widths that are not multiples of 32 (heads: of 16)");
         }
