@@ -67,8 +67,8 @@ double Timed::record(uint32_t context, const ContextBasis & basis, double time, 
     const bool first_surprise = surprising && ratio < kSurprise * clock && surprises == 0;
     surprises = first_surprise ? 1 : 0;
     if (!first_surprise) {
-        wait = doubted && !surprising ? std::min(2 * wait, UINT32_MAX / 4) : wait;
-        due = round + wait;
+        wait = doubted && !surprising ? std::min(2 * wait, UINT32_MAX / (4 * kManyWait)) : wait;
+        due = round + (count < kFewSamples ? wait : kManyWait * wait);
     }
     lowest = count % kLevelWindow == 0 ? time : std::min(lowest, time);
     count = count == UINT32_MAX ? 2 * kLevelWindow : count + 1;
@@ -170,7 +170,7 @@ bool WidthTable::consistent(int32_t max_rows) const noexcept {
 
 void WidthTable::index_rows() noexcept {
     std::fill(std::begin(position_), std::end(position_), int8_t{-1});
-    measured_ = wanted_ = few_ = 0;
+    measured_ = wanted_ = timed_ = 0;
     for (int32_t i = 0; i < count_; ++i) {
         position_[at(i).high] = static_cast<int8_t>(i);
         top_[i] = at(i).high;
@@ -182,7 +182,7 @@ void WidthTable::index_rows() noexcept {
 void WidthTable::find_idle() noexcept {
     const uint32_t look = round_ - round_ % kLookPeriod; // the last one: a restored table knows what it knew
     idle_ = 0;
-    for (uint32_t left = few_; left != 0; left &= left - 1) {
+    for (uint32_t left = timed_; left != 0; left &= left - 1) {
         const int32_t i = std::countr_zero(left);
         idle_ |= static_cast<int32_t>(look - due_[i]) >= 0 ? 1U << i : 0U;
     }
@@ -195,7 +195,7 @@ void WidthTable::sync(int32_t position) noexcept {
     const uint32_t bit = 1U << i;
     measured_ = t.count >= kMeasurements ? measured_ | bit : measured_ & ~bit;
     wanted_ = t.count < kMeasurements && c.unreachable == 0 ? wanted_ | bit : wanted_ & ~bit;
-    few_ = t.count > 0 && t.count < kFewSamples && c.unreachable == 0 ? few_ | bit : few_ & ~bit;
+    timed_ = t.count > 0 && c.unreachable == 0 ? timed_ | bit : timed_ & ~bit;
     due_[i] = t.due;
     if (t.count < kMeasurements) {
         for (auto & w : lanes_.weight) {

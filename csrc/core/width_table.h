@@ -17,10 +17,11 @@ inline constexpr double kLevelHigh = 2.0;
 inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
 inline constexpr double kDrift = 1.08;       // a clock this far from 1 is a machine that has changed speed
 inline constexpr int32_t kShortfalls = 3;    // short trees after which a width counts as out of reach
-inline constexpr uint32_t kFewSamples = 16;  // a price of fewer may be that of a bad minute
-inline constexpr uint32_t kIdleRounds = 128; // without a run until such a price is doubted; doubled when confirmed
-inline constexpr double kIdleShare = 0.5;    // of a doubted price, which a width is taken to cost at least
-inline constexpr uint32_t kLookPeriod = 8;   // rounds from one look for idle widths to the next
+inline constexpr uint32_t kIdleRounds = 128; // without a run until a price is doubted; doubled when confirmed
+inline constexpr uint32_t kFewSamples = 16;  // a price of more is doubted kManyWait times as late
+inline constexpr uint32_t kManyWait = 8;
+inline constexpr double kIdleShare = 0.5;  // of a doubted price, which a width is taken to cost at least
+inline constexpr uint32_t kLookPeriod = 8; // rounds from one look for idle widths to the next
 
 // The least of the last kLevelWindow ratios measured / law, clamped: follows the machine within 8 runs and, unlike an
 // all-time minimum, rises again when the machine slows.
@@ -43,7 +44,7 @@ struct Timed {
     double lowest = 0.0;     // microseconds: least sample of the current block of 8 (the price where laws are off)
     double anchor = 0.0;     // microseconds: price without a law; least of the block before
     double clock_then = 1.0; // drift clock when last measured
-    uint32_t due = 0;        // round of the table from which it is idle, if its samples are few
+    uint32_t due = 0;        // round of the table from which it is idle
     uint32_t wait = kIdleRounds;
     uint32_t surprises = 0; // 1: the last run, of an idle one, was much quicker than its price
     uint32_t known = 0;     // bit b: the law was made or judged on samples of context band b
@@ -58,10 +59,8 @@ struct Timed {
     // while there is no law, in a context band that the law does not know, and where the price itself is in doubt.
     // `round` of the table.
     double record(uint32_t context, const ContextBasis & basis, double time, double clock, uint32_t round) noexcept;
-    // Its few samples are of long ago. Rounds may wrap around.
-    bool idle(uint32_t round) const noexcept {
-        return count > 0 && count < kFewSamples && static_cast<int32_t>(round - due) >= 0;
-    }
+    // Its samples are of long ago. Rounds may wrap around.
+    bool idle(uint32_t round) const noexcept { return count > 0 && static_cast<int32_t>(round - due) >= 0; }
     // The law becomes slower by the factor, and the clock that prices it faster: the price stays as it is.
     void rescale(double factor) noexcept;
     // At the end of a request; `samples`: the bank, and what other widths lend it.
@@ -110,8 +109,8 @@ class WidthTable {
     // measured width below it (0 where there is none), and little less than the times it has had.
     double price_at_best(int32_t rows) const noexcept;
 
-    // The narrowest idle width of at least `min_rows`, or 0: one of few samples that has not run for long, whose price
-    // may be that of a bad minute.
+    // The narrowest idle width of at least `min_rows`, or 0: one that has not run for long, whose price may be that of
+    // a bad minute.
     int32_t idle(int32_t max_rows, int32_t min_rows = 1) const noexcept;
     // What the idle width may cost at best: half its price, or what narrower ones cost, half where they are idle too.
     double price_if_mistaken(int32_t rows) const noexcept;
@@ -179,7 +178,7 @@ class WidthTable {
     int32_t top_[kMaxWidths] = {};
     uint32_t measured_ = 0; // has kMeasurements samples
     uint32_t wanted_ = 0;   // has not, and is within reach
-    uint32_t few_ = 0;      // has those, but fewer than kFewSamples
+    uint32_t timed_ = 0;    // has any, and is within reach
     uint32_t due_[kMaxWidths] = {};
     uint32_t idle_ = 0;  // was idle at the last look, and is still
     uint32_t round_ = 0; // ticks

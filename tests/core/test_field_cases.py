@@ -145,6 +145,37 @@ def test_a_bad_minute_of_the_first_request_is_made_good(seed: int, busy: range) 
     assert price[8] == pytest.approx(quiet(8), rel=0.05)
 
 
+def test_plain_decoding_that_looks_dear_is_found_again() -> None:
+    """One row is timed in a busy moment, and is best: rounds that draft do not time it."""
+
+    def quiet(rows: int) -> float:
+        return 3000.0 + 4000.0 * rows
+
+    core = make_scheduler(text=False)
+    rng = np.random.default_rng((18, 1))
+    truth = agreeing(rng)
+    rounds = []
+    for request in range(8):
+        core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
+        for i in range(250):
+            slow = 2.0 if request == 0 and i < 5 else 1.0
+            rounds.append(
+                run_round(
+                    core,
+                    rng,
+                    random_block(rng, 7, 5000),
+                    truth=truth,
+                    verify_us=lambda rows, f=slow: f * quiet(rows),
+                    draft_us=2000.0 * slow,
+                )
+            )
+        core.end_request()
+    drafted = [r.report["kind"] == "draft" for r in rounds]
+    assert np.mean(drafted[250:750]) > 0.9  # the price of one row was wrong, and stood
+    assert np.mean(drafted[-250:]) < 0.2
+    assert core.widths[0]["us"] == pytest.approx(quiet(1), rel=0.05)
+
+
 def test_timing_again_costs_little() -> None:
     """Nothing was ever wrong: 0.2% of the tokens to find that out, and what splits measure."""
 
