@@ -260,9 +260,9 @@ void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept
     }
 }
 
-int32_t WidthTable::unmeasured(int32_t max_rows, int32_t min_rows) const noexcept {
-    for (uint32_t left = wanted_; left != 0; left &= left - 1) {
-        const int32_t top = top_[std::countr_zero(left)];
+int32_t WidthTable::narrowest(uint32_t of, int32_t max_rows, int32_t min_rows) const noexcept {
+    for (; of != 0; of &= of - 1) {
+        const int32_t top = top_[std::countr_zero(of)];
         if (top >= min_rows) {
             return top <= max_rows ? top : 0;
         }
@@ -270,14 +270,12 @@ int32_t WidthTable::unmeasured(int32_t max_rows, int32_t min_rows) const noexcep
     return 0;
 }
 
+int32_t WidthTable::unmeasured(int32_t max_rows, int32_t min_rows) const noexcept {
+    return narrowest(wanted_, max_rows, min_rows);
+}
+
 int32_t WidthTable::idle(int32_t max_rows, int32_t min_rows) const noexcept {
-    for (uint32_t left = idle_; left != 0; left &= left - 1) {
-        const int32_t top = top_[std::countr_zero(left)];
-        if (top >= min_rows) {
-            return top <= max_rows ? top : 0;
-        }
-    }
-    return 0;
+    return narrowest(idle_, max_rows, min_rows);
 }
 
 double WidthTable::price_now(uint32_t position) const noexcept {

@@ -162,6 +162,7 @@ class WidthTable {
     void sync(int32_t position) noexcept;
     void index_rows() noexcept;
     void find_idle() noexcept;
+    int32_t narrowest(uint32_t of, int32_t max_rows, int32_t min_rows) const noexcept; // of a set of positions, or 0
     double price_now(uint32_t position) const noexcept;
     uint32_t lend(const Timed & to, uint32_t bands, SampleBank & samples) const noexcept;
     void rescale(double factor) noexcept;

@@ -113,15 +113,9 @@ def test_a_lucky_start_does_not_shut_out_drafting(seed: int) -> None:
     assert rate() > 0.85 * rate(pinned_rows=8)
 
 
-@pytest.mark.parametrize(("seed", "busy"), [(0, range(4, 8)), (2, range(4, 11)), (3, range(4, 11)), (0, range(4, 17))])
-def test_a_bad_minute_of_the_first_request_is_made_good(seed: int, busy: range) -> None:
-    """Twice as long in a few early rounds, in which the first widths are timed: 8 rows are best, and are found."""
-
-    def quiet(rows: int) -> float:
-        return 20_000.0 + 150.0 * rows + (12_000.0 if rows > 8 else 0.0)
-
-    core = make_scheduler(text=False)
-    rng = np.random.default_rng((16, seed))
+def serve_through_a_busy_start(core, seed, busy, quiet, draft_us):
+    """Eight requests of 250 rounds; the `busy` rounds of the first one take twice as long."""
+    rng = np.random.default_rng(seed)
     truth = agreeing(rng)
     rounds = []
     for request in range(8):
@@ -135,10 +129,22 @@ def test_a_bad_minute_of_the_first_request_is_made_good(seed: int, busy: range) 
                     random_block(rng, 7, 5000),
                     truth=truth,
                     verify_us=lambda rows, f=slow: f * quiet(rows),
-                    draft_us=4000.0 * slow,
+                    draft_us=draft_us * slow,
                 )
             )
         core.end_request()
+    return rounds
+
+
+@pytest.mark.parametrize(("seed", "busy"), [(0, range(4, 8)), (2, range(4, 11)), (3, range(4, 11)), (0, range(4, 17))])
+def test_a_bad_minute_of_the_first_request_is_made_good(seed: int, busy: range) -> None:
+    """Twice as long in a few early rounds, in which the first widths are timed: 8 rows are best, and are found."""
+
+    def quiet(rows: int) -> float:
+        return 20_000.0 + 150.0 * rows + (12_000.0 if rows > 8 else 0.0)
+
+    core = make_scheduler(text=False)
+    rounds = serve_through_a_busy_start(core, (16, seed), busy, quiet, draft_us=4000.0)
     late = rounds[-300:]
     assert np.mean([r.report["kind"] == "draft" for r in late]) > 0.9
     price = {width["high"]: width["us"] for width in core.widths if width["samples"] >= 3}
@@ -152,24 +158,7 @@ def test_plain_decoding_that_looks_dear_is_found_again() -> None:
         return 3000.0 + 4000.0 * rows
 
     core = make_scheduler(text=False)
-    rng = np.random.default_rng((18, 1))
-    truth = agreeing(rng)
-    rounds = []
-    for request in range(8):
-        core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
-        for i in range(250):
-            slow = 2.0 if request == 0 and i < 5 else 1.0
-            rounds.append(
-                run_round(
-                    core,
-                    rng,
-                    random_block(rng, 7, 5000),
-                    truth=truth,
-                    verify_us=lambda rows, f=slow: f * quiet(rows),
-                    draft_us=2000.0 * slow,
-                )
-            )
-        core.end_request()
+    rounds = serve_through_a_busy_start(core, (18, 1), range(5), quiet, draft_us=2000.0)
     drafted = [r.report["kind"] == "draft" for r in rounds]
     assert np.mean(drafted[250:750]) > 0.9  # the price of one row was wrong, and stood
     assert np.mean(drafted[-250:]) < 0.2
