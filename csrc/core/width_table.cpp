@@ -67,8 +67,8 @@ double Timed::record(uint32_t context, const ContextBasis & basis, double time, 
     const bool first_surprise = surprising && ratio < kSurprise * clock && surprises == 0;
     surprises = first_surprise ? 1 : 0;
     if (!first_surprise) {
-        wait = doubted && !surprising ? std::min(2 * wait, UINT32_MAX / (4 * kManyWait)) : wait;
-        due = round + (count < kFewSamples ? wait : kManyWait * wait);
+        wait = doubted && !surprising ? std::min(2 * wait, UINT32_MAX / 4) : wait;
+        due = round + wait;
     }
     lowest = count % kLevelWindow == 0 ? time : std::min(lowest, time);
     count = count == UINT32_MAX ? 2 * kLevelWindow : count + 1;

@@ -18,10 +18,8 @@ inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
 inline constexpr double kDrift = 1.08;       // a clock this far from 1 is a machine that has changed speed
 inline constexpr int32_t kShortfalls = 3;    // short trees after which a width counts as out of reach
 inline constexpr uint32_t kIdleRounds = 128; // without a run until a price is doubted; doubled when confirmed
-inline constexpr uint32_t kFewSamples = 16;  // a price of more is doubted kManyWait times as late
-inline constexpr uint32_t kManyWait = 8;
-inline constexpr double kIdleShare = 0.5;  // of a doubted price, which a width is taken to cost at least
-inline constexpr uint32_t kLookPeriod = 8; // rounds from one look for idle widths to the next
+inline constexpr double kIdleShare = 0.5;    // of a doubted price, which a width is taken to cost at least
+inline constexpr uint32_t kLookPeriod = 8;   // rounds from one look for idle widths to the next
 
 // The least of the last kLevelWindow ratios measured / law, clamped: follows the machine within 8 runs and, unlike an
 // all-time minimum, rises again when the machine slows.

@@ -354,13 +354,13 @@ def test_a_price_that_is_confirmed_is_doubted_half_as_often():
     assert all(1.9 * a <= b <= 2.1 * a + 16 for a, b in itertools.pairwise(gaps))
 
 
-def test_a_width_of_many_samples_is_doubted_eight_times_as_late():
+def test_a_width_of_many_samples_is_doubted_too():
     table = _core.WidthTable(64)
     for rows, us in {1: 5e3, 2: 14e3}.items():
-        steady(table, 17, rows, us, 0)
-    steady(table, 1000, 1, 5e3, 0)
+        steady(table, 40, rows, us, 0)
+    steady(table, 120, 1, 5e3, 0)
     assert table.idle() == 0
-    steady(table, 40, 1, 5e3, 0)
+    steady(table, 16, 1, 5e3, 0)
     assert table.idle() == 2
 
 
