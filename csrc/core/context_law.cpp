@@ -6,14 +6,9 @@
 
 namespace adaspark::core {
 
-ContextBasis::ContextBasis(uint32_t context) noexcept {
+void ContextBasis::set(uint32_t context) noexcept {
     const double u = context / kContextUnit;
-    phi[0] = 1.0;
-    phi[1] = u;
-    phi[2] = u * u;
-    phi[3] = std::sqrt(u);
-    phi[4] = std::log(1.0 + u); // 1 + u is exact: a multiple of 2^-13 below 2^20
-    phi[5] = phi[6] = phi[7] = 0.0;
+    kernels().context_basis(u, std::log(1.0 + u), phi); // 1 + u is exact: a multiple of 2^-13 below 2^20
 }
 
 void ContextLaw::train(uint32_t context, const ContextBasis & basis, double predicted, double time) noexcept {

@@ -29,7 +29,8 @@ inline int32_t context_band(uint32_t context) noexcept {
 struct ContextBasis {
     alignas(32) double phi[kBasisLanes];
     ContextBasis() = default;
-    explicit ContextBasis(uint32_t context) noexcept;
+    explicit ContextBasis(uint32_t context) noexcept { set(context); }
+    void set(uint32_t context) noexcept;
 };
 
 // The online law. Untrained until it has kLawSamples samples; the first ones are held back and set its scale.

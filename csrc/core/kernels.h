@@ -96,6 +96,11 @@ struct Kernels {
     // price = clamp(weight . phi, low, high) * scale * clock, for the first n widths.
     void (*price_widths)(WidthLanes & lanes, const double * phi, double clock, int32_t n) noexcept;
 
+    // phi(u) of Eq. (4), [kBasisLanes]: 1, u, u^2, sqrt u and `log`, which is ln(1 + u); the rest 0. In whole vectors:
+    // law_step() reads it in whole vectors right after, and what was written in smaller pieces would have to reach
+    // memory first.
+    void (*context_basis)(double u, double log, double * phi) noexcept;
+
     // One FTRL-Proximal step of a context law with gradient factor * phi: elastic net around zero, the weights of
     // context kept non-negative (the rule and the L1 weight of context_law.h). `phi` has kBasisLanes entries.
     void (*law_step)(LawLanes & lanes, const double * phi, double factor) noexcept;

@@ -119,8 +119,8 @@ static void log_lanes(double * x, int32_t n) noexcept {
 #include "core/kernels_learn.h"
 #include "core/kernels_rank.h"
 
-static const Kernels table = {AS_KERNELS_NAME, rank_descending, block_features, block_softmax, sigmoid,
-                              log_lanes,       price_widths,    law_step,       ftrl_steps,    block_likelihood,
-                              block_gradients, head_estimate,   block_path_q};
+static const Kernels table = {AS_KERNELS_NAME,  rank_descending, block_features, block_softmax, sigmoid,
+                              log_lanes,        price_widths,    context_basis,  law_step,      ftrl_steps,
+                              block_likelihood, block_gradients, head_estimate,  block_path_q};
 
 #undef AS_INLINE

@@ -11,6 +11,11 @@ static void price_widths(WidthLanes & lanes, const double * phi, double clock, i
     }
 }
 
+static void context_basis(double u, double log, double * phi) noexcept {
+    store(phi, V4d{1.0, u, u * u, __builtin_sqrt(u)});
+    store(phi + 4, V4d{log, 0.0, 0.0, 0.0});
+}
+
 static void law_step(LawLanes & lanes, const double * phi, double factor) noexcept {
     constexpr double alpha = 0.05, cap = 400.0, beta = 1.0, l2 = 0.01, l1 = 0.002;
     const double infinity = __builtin_inf();

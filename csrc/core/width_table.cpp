@@ -223,7 +223,7 @@ void WidthTable::sync(int32_t position) noexcept {
 
 const ContextBasis & WidthTable::basis(uint32_t context) noexcept {
     if (context != basis_context_) {
-        basis_ = ContextBasis(context);
+        basis_.set(context);
         basis_context_ = context;
     }
     return basis_;

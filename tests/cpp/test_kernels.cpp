@@ -202,6 +202,18 @@ TEST(widths_are_priced_as_the_law_says) {
     }
 }
 
+TEST(context_basis_is_that_of_equation_4) {
+    for (const Kernels * k : variants) {
+        for (const double u : {0.0, 0.125, 1.0, 5.5}) {
+            alignas(32) double phi[kBasisLanes];
+            std::fill_n(phi, kBasisLanes, 9.0); // lanes past the basis are zeroed, not left
+            k->context_basis(u, std::log(1.0 + u), phi);
+            const double wanted[kBasisLanes] = {1.0, u, u * u, std::sqrt(u), std::log(1.0 + u)};
+            CHECK(std::equal(phi, phi + kBasisLanes, wanted));
+        }
+    }
+}
+
 TEST(x86_variants_give_the_same_bits) {
     CHECK(&kernels() == variants.back());
     std::mt19937 random(8);
