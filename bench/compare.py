@@ -9,6 +9,9 @@ it, nor is HTTP. A ratio compares two arms on one prompt; the table has the geom
 95% interval. Prompts where a reply ends in a loop are counted and left out of the ratios, and so are replies of
 a few tokens.
 
+With ``--cut-loops`` such replies are decoded to where their loop begins instead, by every arm: a prompt's length is found
+by an untimed reply of the first arm, which must be ``plain`` and so learns nothing from it.
+
 With ``--passes`` the whole file is decoded several times, our arms beginning each pass with nothing learned; a prompt's
 ratio is then the median over the passes, and a second table has the slowest single replies.
 """
@@ -32,7 +35,7 @@ from kit.prompts import read_prompts
 from kit.show import Bar, Lines, note
 
 from adaspark.benchmark.machine import QUIET, describe, exclusive, wait_quiet
-from adaspark.benchmark.stats import first_difference, geometric_mean, loop_period, spread
+from adaspark.benchmark.stats import first_difference, geometric_mean, loop_period, loop_start, spread
 from adaspark.cli.tables import table
 
 SHORTEST = 16  # tokens after the first; a shorter reply measures little but the first round
@@ -79,11 +82,18 @@ def main() -> None:
             seed=args.seed,
             arms=names,
             passes=args.passes,
+            cut_loops=args.cut_loops,
         )
         ids = [ours[0].tokenize(prompt.text) for prompt in prompts]
         with exclusive(args.lock):
             for arm in arms:
                 arm.run(ids[0], 16)  # pages of the weights, branch predictors, the server's first allocations
+        lengths = [args.n_predict] * len(prompts)
+        if args.cut_loops:
+            with Bar("lengths", len(prompts)) as bar:
+                for i, prompt_ids in enumerate(ids):
+                    lengths[i] = loop_start(ours[0].run(prompt_ids, args.n_predict)["tokens"]) or args.n_predict
+                    bar.step()
         replies: list[Passes] = [{name: [] for name in names} for _ in prompts]
         loaded = 0
         with Bar("compare", args.passes * len(prompts)) as bar:
@@ -94,7 +104,7 @@ def main() -> None:
                     order = rng.sample(arms, len(arms))
                     with exclusive(args.lock):
                         busy = wait_quiet()
-                        row = {arm.name: arm.run(ids[i], args.n_predict) for arm in order}
+                        row = {arm.name: arm.run(ids[i], lengths[i]) for arm in order}
                     loaded += busy is not None and busy >= QUIET
                     for name, reply in row.items():
                         lines.write(
@@ -233,12 +243,15 @@ def _arguments() -> argparse.Namespace:
         "--baseline", type=_names, help="the arms ratios refer to, a table for each (default: the first)"
     )
     parser.add_argument("--passes", type=int, default=1, help="over all prompts (default %(default)s)")
+    parser.add_argument("--cut-loops", action="store_true", help="decode a reply that loops to where its loop begins")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, metavar="JSONL", help="raw results")
     parser.add_argument("--lock", type=Path, metavar="FILE", help="hold this file's lock while a prompt is measured")
     args = parser.parse_args()
     if not args.arms:
         parser.error("--arms needs at least one of ours: it tokenises the prompts")
+    if args.cut_loops and args.arms[0] != "plain":
+        parser.error("--cut-loops finds the loops with the first of --arms, which must be plain")
     if args.server_arms is None:
         args.server_arms = ["plain", "draft-dspark"] if args.server else []
     if args.server_arms and args.server is None:

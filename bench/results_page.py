@@ -25,6 +25,7 @@ from adaspark.benchmark.stats import geometric_mean, spread
 COMPARISONS = {
     "compare": "Open questions",
     "compare_copy": "Texts to copy from",
+    "compare_copy_cut": "Texts to copy from, each reply to where it begins to loop (`--cut-loops`)",
     "compare_llama_kernels": "Open questions, our arms on llama.cpp's kernels (`--kernels llama`)",
 }
 # Programs that make their own tables; each by the name of its file, and that of a run on llama.cpp's kernels.
@@ -76,7 +77,8 @@ def _comparison(path: Path, title: str) -> list[str]:
         rows.append(row)
     what = (
         f"{len(prompts)} prompts, {run['n_predict']} tokens each at most, {run['threads']} threads, greedy, one run, arms interleaved, from "
-        "an empty scheduler. Geometric means of ratios with 95% intervals, over the prompts whose replies do not loop."
+        "an empty scheduler. Geometric means of ratios with 95% intervals, over the prompts whose replies do not loop"
+        + (" before they are cut." if run.get("cut_loops") else ".")
     )
     columns = ["arm", "tok/s, median", "against `plain`", "against llama.cpp plain"]
     return [f"## {title}", what, markdown_rows(columns, rows)]

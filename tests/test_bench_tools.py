@@ -28,7 +28,7 @@ from kit.local import Local, Reply, round_ms
 from kit.prompts import Prompt, read_prompts
 from test_session import plain_reply, text_prompt
 
-from adaspark.benchmark.stats import evenly, first_difference, geometric_mean, loop_period, spread
+from adaspark.benchmark.stats import evenly, first_difference, geometric_mean, loop_period, loop_start, spread
 from adaspark.replay import RECORD
 from adaspark.scheduler import Scheduler
 
@@ -56,6 +56,16 @@ def test_a_loop_at_the_end_is_found_with_its_period(period: int) -> None:
 )
 def test_text_without_a_loop_at_its_end_has_no_period(tokens: list[int]) -> None:
     assert loop_period(tokens) is None
+
+
+@pytest.mark.parametrize("period", [1, 7, 64])
+def test_a_loop_begins_after_its_first_copy(period: int) -> None:
+    text, copy = list(range(1000, 1010)), list(range(period))
+    looped = text + copy * max(4, math.ceil(24 / period)) + copy[: period // 2]
+    start = loop_start(looped)
+    assert start == len(text) + period
+    assert loop_period(looped[:start]) is None
+    assert loop_start(text) is None
 
 
 def test_the_geometric_mean_is_that_of_the_ratios_and_lies_inside_its_interval() -> None:

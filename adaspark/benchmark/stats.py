@@ -19,13 +19,25 @@ def loop_period(tokens: Sequence[int]) -> int | None:
     counts such replies measures the loop and not the text.
     """
     for period in range(1, min(LONGEST_PERIOD, len(tokens) // LOOP_COPIES) + 1):
-        same = 0
-        while same < len(tokens) - period and tokens[-1 - same] == tokens[-1 - same - period]:
-            same += 1
-        repeated = same + period  # the first copy has nothing before it to equal
+        repeated = _repeated(tokens, period) + period  # the first copy has nothing before it to equal
         if repeated >= max(LOOP_COPIES * period, LOOP_TOKENS):
             return period
     return None
+
+
+def loop_start(tokens: Sequence[int]) -> int | None:
+    """How many tokens come before the loop that a reply ends in, its first copy included, which is still text; None
+    without a loop."""
+    period = loop_period(tokens)
+    return None if period is None else len(tokens) - _repeated(tokens, period)
+
+
+def _repeated(tokens: Sequence[int], period: int) -> int:
+    """Tokens at the end that each equal the one a period before."""
+    same = 0
+    while same < len(tokens) - period and tokens[-1 - same] == tokens[-1 - same - period]:
+        same += 1
+    return same
 
 
 @dataclass(frozen=True, slots=True)
