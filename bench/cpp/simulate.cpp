@@ -43,6 +43,17 @@ CostLaw cost_law(const std::string & name) {
         c.draft = 7.0;
         c.jitter = 0.02;
         c.burst = 0.08;
+    } else if (name == "amx-2core") { // our own kernels on two cores with AMX
+        const int32_t rows[] = {1, 2, 4, 6, 8, 12, 16, 24, 32};
+        const double near[] = {1.88, 2.05, 2.73, 3.44, 4.03, 5.49, 7.06, 11.99, 14.7};
+        const double far[] = {3.65, 4.18, 6.58, 7.94, 9.28, 13.72, 16.95, 25.26, 31.12};
+        for (int i = 0; i < 9; ++i) {
+            const double slope = (far[i] - near[i]) / 1.7;
+            c.points.push_back({rows[i], {near[i] - 0.3 * slope, slope}});
+        }
+        c.draft = 0.7;
+        c.jitter = 0.03;
+        c.burst = 0.08;
     } else if (name == "gpu-flat") {
         c.points = {{1, {12.0, 0.1}}, {64, {13.2, 0.2}}};
         c.draft = 2.5;
@@ -68,6 +79,7 @@ struct Plan {
     std::string to = "code";
     int64_t slow_at = -1; // token (of all replies) from which the machine is 50% slower: the same text for every arm
     int32_t busy_from = 0, busy_to = 0; // rounds of the first request that take twice as long
+    double cold = 1.0; // what the first rounds after a prompt take, times: weights and cache have left the shared cache
     int32_t prompts[2] = {0, 0};        // > 0: the requests' prompts, in turns; short replies
     int32_t first_reply = 1024;
     bool trace = false;
@@ -104,6 +116,8 @@ int main(int argc, char ** argv) {
             std::sscanf(b, "%d:%d", &plan.busy_from, &plan.busy_to);
         } else if (const char * p = value("--prompts=")) {
             std::sscanf(p, "%d:%d", &plan.prompts[0], &plan.prompts[1]);
+        } else if (const char * c = value("--cold=")) {
+            plan.cold = std::atof(c);
         } else if (a == "--trace") {
             plan.trace = true;
         } else {
@@ -169,7 +183,8 @@ int main(int argc, char ** argv) {
             const RoundReport & report = scheduler->report();
             drift = 0.995 * drift + 0.002 * noise.normal();
             double factor = std::exp(drift) * (1.0 + law.jitter * noise.normal());
-            const double cold = rounds == 0 ? 1.08 : 1.0;
+            const double warming = std::exp(-rounds / (3.0 + prompt / 150.0)); // measured: 5 rounds at 300 tokens, 16 at 2,000
+            const double cold = (rounds == 0 ? 1.08 : 1.0) * (1.0 + (plan.cold - 1.0) * warming);
             factor *= noise.uniform() < law.burst ? 1.1 + 0.6 * noise.uniform() : 1.0;
             factor *= plan.slow_at >= 0 && replied + (at - prompt) >= plan.slow_at ? 1.5 : 1.0;
             factor *= q == 0 && rounds >= plan.busy_from && rounds < plan.busy_to ? 2.0 : 1.0;

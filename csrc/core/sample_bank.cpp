@@ -1,6 +1,7 @@
 #include "core/sample_bank.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace adaspark::core {
 
@@ -69,6 +70,16 @@ uint32_t SampleBank::bands() const noexcept {
         bits |= band[b].seen > 0 ? 1U << b : 0U;
     }
     return bits;
+}
+
+SampleBank::Typical SampleBank::typical(int32_t b) const noexcept {
+    const Band & held = band[b];
+    const auto n = static_cast<int32_t>(std::min<uint32_t>(held.seen, kBankDepth));
+    int32_t by_time[kBankDepth] = {};
+    std::iota(by_time, by_time + n, 0);
+    int32_t * const at = by_time + static_cast<int32_t>(kQuantile * n);
+    std::nth_element(by_time, at, by_time + n, [&](int32_t i, int32_t j) { return held.time[i] < held.time[j]; });
+    return {held.context[*at], held.time[*at]};
 }
 
 Refit refit(ContextLaw & law, const SampleBank & bank, int32_t & budget) noexcept {

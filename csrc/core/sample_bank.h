@@ -26,9 +26,12 @@ struct SampleBank {
     void rescale(double factor) noexcept;       // of all times held
     int32_t size() const noexcept;              // samples held
     uint32_t bands() const noexcept;            // bit b: band b holds samples
-    uint32_t newest(int32_t b) const noexcept { // context of the newest sample of a band that has some
-        return band[b].context[(band[b].seen - 1) % kBankDepth];
-    }
+    // The sample of a band, which has some, that a law of kQuantile would rest at.
+    struct Typical {
+        uint32_t context;
+        double time; // microseconds
+    };
+    Typical typical(int32_t b) const noexcept;
 
     template <class A> void fields(A & a) {
         for (Band & b : band) {

@@ -448,23 +448,24 @@ bool WidthTable::split(int32_t rows) noexcept {
 }
 
 // Adds three samples to each of `bands` that `to` has none of and some other width has: what `to` would take there if
-// it grew with context as that width does. Returns the bands that have them now.
+// it grew with context as that width does. From times, not from laws: between refits a law follows the context at hand
+// and forgets the others. Returns the bands that have them now.
 uint32_t WidthTable::lend(const Timed & to, uint32_t bands, SampleBank & samples) const noexcept {
     uint32_t lent = 0;
     for (uint32_t left = bands; left != 0; left &= left - 1) {
         const int32_t band = std::countr_zero(left);
         // From the nearest band of its own: the most sampled width that has both.
-        uint32_t nearest = 0;
+        int32_t nearest = 0;
         const Timed * from = nullptr;
         for (int32_t distance = 1; distance < kBands && from == nullptr; ++distance) {
             for (const int32_t b : {band - distance, band + distance}) {
                 for (int32_t i = 0; b >= 0 && b < kBands && to.bank.band[b].seen > 0 && i < count_; ++i) {
                     const Timed & t = storage_[i].timed;
                     const uint32_t both = 1U << band | 1U << b;
-                    if (t.law.trained() && (t.known & t.bank.bands() & both) == both &&
+                    if (t.law.trained() && (t.bank.bands() & both) == both &&
                         (from == nullptr || t.count > from->count)) {
                         from = &t;
-                        nearest = to.bank.newest(b);
+                        nearest = b;
                     }
                 }
             }
@@ -472,10 +473,10 @@ uint32_t WidthTable::lend(const Timed & to, uint32_t bands, SampleBank & samples
         if (from == nullptr) {
             continue;
         }
-        const uint32_t context = from->bank.newest(band);
-        const double growth = from->law.price(ContextBasis(context)) / from->law.price(ContextBasis(nearest));
+        const SampleBank::Typical there = from->bank.typical(band);
+        const double growth = there.time / from->bank.typical(nearest).time;
         for (uint32_t k = 0; k < kMeasurements; ++k) {
-            samples.add(context, to.law.price(ContextBasis(nearest)) * growth);
+            samples.add(there.context, to.bank.typical(nearest).time * growth);
         }
         lent |= 1U << band;
     }
@@ -488,23 +489,18 @@ void WidthTable::refit_all() noexcept {
     for (int32_t i = 0; i < count_; ++i) {
         all |= storage_[i].timed.bank.bands();
     }
-    for (const bool lacking : {false, true}) { // who lends comes first
-        for (int32_t i = 0; i < count_; ++i) {
-            Timed & t = storage_[i].timed;
-            const uint32_t missing = all & ~t.bank.bands();
-            if (!t.law.trained() || lacking != (missing != 0)) {
-                continue;
-            }
-            SampleBank samples = t.bank;
-            const uint32_t lent = lacking ? lend(t, missing, samples) : 0U;
-            if (t.fresh != 0 || (lent & ~t.borrowed) != 0) { // else it would come to the same
-                t.refit(samples, budget);
-                t.borrowed = lent;
-            }
-        }
-    }
     for (int32_t i = 0; i < count_; ++i) {
-        sync(i);
+        Timed & t = storage_[i].timed;
+        if (!t.law.trained()) {
+            continue;
+        }
+        SampleBank samples = t.bank;
+        const uint32_t lent = lend(t, all & ~t.bank.bands(), samples);
+        if (t.fresh != 0 || (lent & ~t.borrowed) != 0) { // else it would come to the same
+            t.refit(samples, budget);
+            t.borrowed = lent;
+            sync(i);
+        }
     }
     if (draft_.fresh != 0) {
         draft_.refit(draft_.bank, budget);
