@@ -79,8 +79,8 @@ struct Plan {
     std::string to = "code";
     int64_t slow_at = -1; // token (of all replies) from which the machine is 50% slower: the same text for every arm
     int32_t busy_from = 0, busy_to = 0; // rounds of the first request that take twice as long
-    double cold = 1.0; // what the first rounds after a prompt take, times: weights and cache have left the shared cache
-    int32_t prompts[2] = {0, 0};        // > 0: the requests' prompts, in turns; short replies
+    double cold = 1.0; // what one row takes right after a prompt, times: weights and keys have left the shared cache
+    int32_t prompts[2] = {0, 0}; // > 0: the requests' prompts, in turns; short replies
     int32_t first_reply = 1024;
     bool trace = false;
 };
@@ -183,14 +183,18 @@ int main(int argc, char ** argv) {
             const RoundReport & report = scheduler->report();
             drift = 0.995 * drift + 0.002 * noise.normal();
             double factor = std::exp(drift) * (1.0 + law.jitter * noise.normal());
-            const double warming = std::exp(-rounds / (3.0 + prompt / 150.0)); // measured: 5 rounds at 300 tokens, 16 at 2,000
-            const double cold = (rounds == 0 ? 1.08 : 1.0) * (1.0 + (plan.cold - 1.0) * warming);
+            // As measured: over by half after 4 rounds at 300 tokens, after 11 at 2,000. What computes longer waits
+            // less.
+            const double waits = (plan.cold - 1.0) * std::exp(-rounds / (3.0 + prompt / 150.0));
+            const double one = law.verify(1, at);
+            const double waiting = waits * one * one / law.verify(tree->rows, at);
+            const double cold = rounds == 0 ? 1.08 : 1.0;
             factor *= noise.uniform() < law.burst ? 1.1 + 0.6 * noise.uniform() : 1.0;
             factor *= plan.slow_at >= 0 && replied + (at - prompt) >= plan.slow_at ? 1.5 : 1.0;
             factor *= q == 0 && rounds >= plan.busy_from && rounds < plan.busy_to ? 2.0 : 1.0;
             RoundTimes t;
-            t.draft = d.draft ? 1e3 * law.draft * factor * cold : 1.0;
-            t.verify = law.verify(tree->rows, at) * factor * cold;
+            t.draft = d.draft ? 1e3 * law.draft * factor * cold * (1.0 + 0.4 * waits) : 1.0;
+            t.verify = (law.verify(tree->rows, at) + waiting) * factor * cold;
             t.commit = (d.draft ? 60.0 : 20.0) * factor;
             walk(now, at, *tree, end - at, path);
             Outcome o;

@@ -39,11 +39,7 @@ void bind_cost(py::module_ & m) {
                 return c.law.price(ContextBasis(context));
             },
             py::arg("context"))
-        .def("refit",
-             [](CostLaw & c) {
-                 int32_t budget = INT32_MAX;
-                 return refit(c.law, c.bank, budget) == Refit::adopted;
-             })
+        .def("refit", [](CostLaw & c) { return refit(c.law, c.bank) == Refit::adopted; })
         .def_property_readonly("trained", [](const CostLaw & c) { return c.law.trained(); })
         .def_property_readonly("samples", [](const CostLaw & c) { return c.law.samples; })
         .def_property_readonly("scale", [](const CostLaw & c) { return c.law.scale; })

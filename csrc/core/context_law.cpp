@@ -11,6 +11,19 @@ void ContextBasis::set(uint32_t context) noexcept {
     kernels().context_basis(u, std::log(1.0 + u), phi); // 1 + u is exact: a multiple of 2^-13 below 2^20
 }
 
+void ContextLaw::start(double scale_, double at_zero, double slope) noexcept {
+    samples = kLawSamples;
+    scale = scale_;
+    floor = 1.0;
+    lanes = LawLanes{};
+    const double weight[] = {at_zero, slope};
+    for (int32_t i = 0; i < 2; ++i) { // the state whose weight is exactly this
+        lanes.weight[i] = weight[i];
+        lanes.z[i] =
+            weight[i] > 0.0 ? -weight[i] * (kLawRule.beta * (1.0 / kLawRule.alpha) + kLawRule.l2) - kLawL1 : 0.0;
+    }
+}
+
 void ContextLaw::train(uint32_t context, const ContextBasis & basis, double predicted, double time) noexcept {
     assert(time > 0.0);
     if (samples < kLawSamples) {
@@ -20,11 +33,7 @@ void ContextLaw::train(uint32_t context, const ContextBasis & basis, double pred
         if (samples < kLawSamples) {
             return;
         }
-        scale = *std::min_element(held_time, held_time + kLawSamples);
-        floor = 1.0;
-        // The state whose weight is exactly 1 for the intercept, so that the law starts at its scale.
-        lanes.weight[0] = 1.0;
-        lanes.z[0] = -(kLawRule.beta * (1.0 / kLawRule.alpha) + kLawRule.l2) - kLawL1;
+        start(*std::min_element(held_time, held_time + kLawSamples), 1.0, 0.0);
         for (int32_t i = 0; i < kLawSamples; ++i) {
             const ContextBasis held(held_context[i]);
             fold(held, raw(held), held_time[i]);

@@ -44,20 +44,15 @@ struct ContextLaw {
 
     bool trained() const noexcept { return samples >= kLawSamples; }
 
+    // Forgets all, and is the straight line at_zero + slope * u, both in units of `scale_`, microseconds, and >= 0.
+    void start(double scale_, double at_zero, double slope) noexcept;
+
     // Fold in one measured time, microseconds > 0; `basis` is that of the context and `predicted` what raw() says
     // there. Complexity O(kBasis).
     void train(uint32_t context, const ContextBasis & basis, double predicted, double time) noexcept;
     void train(uint32_t context, double time) noexcept {
         const ContextBasis basis(context);
         train(context, basis, raw(basis), time);
-    }
-
-    // Every time learned so far, and with it the price, times `factor`.
-    void rescale(double factor) noexcept {
-        scale *= factor;
-        for (double & t : held_time) {
-            t *= factor;
-        }
     }
 
     // Normalised, before the clamp.

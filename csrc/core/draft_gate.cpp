@@ -60,12 +60,6 @@ void DraftGate::drafted(const GateInput & in, double tokens, double time) noexce
     b.interval = static_cast<uint32_t>(std::clamp(std::min(2.0 * b.interval + 2.0, affordable), 1.0, kLongest));
 }
 
-void DraftGate::rescale(double factor) noexcept {
-    for (DraftAdvantage & b : bin_) {
-        b.time *= factor;
-    }
-}
-
 void DraftGate::outcome(double predicted, double realised) noexcept {
     predicted_ = predicted_ * kCalibrationKeep + predicted;
     realised_ = realised_ * kCalibrationKeep + realised;

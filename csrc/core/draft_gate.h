@@ -41,9 +41,6 @@ class DraftGate {
     // A drafted round was planned: what it was expected to bring and cost over `in`.
     void drafted(const GateInput & in, double tokens, double time) noexcept;
 
-    // The laws have become slower by the factor.
-    void rescale(double factor) noexcept;
-
     // A drafted round ended: accepted nodes, predicted and real.
     void outcome(double predicted, double realised) noexcept;
 

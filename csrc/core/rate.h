@@ -22,13 +22,6 @@ struct LongRunRate {
         rounds[m] += rounds[m] < UINT32_MAX ? 1 : 0;
     }
 
-    // The laws, at whose speed the times are kept, have become slower by the factor.
-    void rescale(double factor) noexcept {
-        for (double & t : time) {
-            t *= factor;
-        }
-    }
-
     // Tokens per microsecond, or 0 while the band has too few rounds.
     double rate(uint32_t context) const noexcept {
         const int32_t m = context_band(context);

@@ -23,9 +23,8 @@ struct SampleBank {
     Band band[kBands];
 
     void add(uint32_t context, double time) noexcept;
-    void rescale(double factor) noexcept;       // of all times held
-    int32_t size() const noexcept;              // samples held
-    uint32_t bands() const noexcept;            // bit b: band b holds samples
+    int32_t size() const noexcept;   // samples held
+    uint32_t bands() const noexcept; // bit b: band b holds samples
     // The sample of a band, which has some, that a law of kQuantile would rest at.
     struct Typical {
         uint32_t context;
@@ -50,9 +49,8 @@ enum class Refit : uint8_t {
     adopted,
 };
 
-// Trains a candidate law on the bank and adopts it if its quantile loss on the judged samples is strictly lower. A
-// slope steeper than the paper's takes more steps, which are taken from `budget`; negative after it = they ran out. Not
-// for use inside a round (tens of microseconds, and some 15 ns a step of the budget); no allocation.
-Refit refit(ContextLaw & law, const SampleBank & bank, int32_t & budget) noexcept;
+// Trains a candidate law on the bank and adopts it if its quantile loss on the judged samples is strictly lower. Not
+// for use inside a round (tens of microseconds); no allocation.
+Refit refit(ContextLaw & law, const SampleBank & bank) noexcept;
 
 } // namespace adaspark::core

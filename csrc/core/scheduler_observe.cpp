@@ -27,11 +27,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
             learned_.widths.record_draft(context, times.draft);
         }
         learned_.widths.record_verify(tree_.rows, context, times.verify);
-        const double slower = learned_.widths.tick();
-        if (slower != 1.0) {
-            learned_.rate.rescale(slower);
-            learned_.gate.rescale(slower);
-        }
+        learned_.widths.tick();
     }
     if (!outcome.last) {
         learn_acceptance(outcome);

@@ -12,8 +12,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFirstShare = 0.6;  // of its first time, which a width is taken to cost at least
 constexpr double kSecondShare = 0.9; // of the lower of its first two
 constexpr double kSurprise = 0.9;    // of its price: a time below it contradicts the price
+constexpr double kFits = 1.15;       // of a band's typical time: a law this near it knows the band
 constexpr uint32_t kGrowth = 8;      // a context longer by less than one in this many is of the same request
-constexpr int32_t kSteps = 40000;    // beyond the paper's that all refits of a request may take
 constexpr int32_t kLadder[] = {1, 2, 4, 8, 16, 32, 64};
 } // namespace
 
@@ -22,7 +22,7 @@ void Level::add(double r) noexcept {
     seen = seen == UINT32_MAX ? 2 * kLevelWindow : seen + 1;
 }
 
-double Level::value() const noexcept {
+double Level::least() const noexcept {
     if (seen == 0) {
         return 1.0;
     }
@@ -36,41 +36,54 @@ double Level::value() const noexcept {
             least = std::min(least, ratio[i]);
         }
     }
-    return std::clamp<double>(least, kLevelLow, kLevelHigh);
+    return least;
 }
 
-bool Level::drifted() const noexcept {
-    const auto [least, most] = std::minmax_element(std::begin(ratio), std::end(ratio));
-    return seen >= kLevelWindow && (*least > kDrift || *most < 1.0 / kDrift);
-}
+namespace {
 
-void Level::rescale(double factor) noexcept {
-    for (float & r : ratio) {
-        r = static_cast<float>(r / factor);
+// The least and the second of the numbers seen so far, ascending.
+struct TwoLeast {
+    float first, second;
+    static TwoLeast of(float a, float b) noexcept { return {std::min(a, b), std::max(a, b)}; }
+    static TwoLeast of(const TwoLeast & a, const TwoLeast & b) noexcept {
+        return {std::min(a.first, b.first), std::min(std::max(a.first, b.first), std::min(a.second, b.second))};
     }
+};
+
+} // namespace
+
+void Pace::take(const Level & ratios) noexcept {
+    if (ratios.seen < kLevelWindow) {
+        typical = clock = std::clamp(ratios.least(), 1.0 / kClockMost, kClockMost);
+        return;
+    }
+    const float * r = ratios.ratio;
+    const TwoLeast least = TwoLeast::of(TwoLeast::of(TwoLeast::of(r[0], r[1]), TwoLeast::of(r[2], r[3])),
+                                        TwoLeast::of(TwoLeast::of(r[4], r[5]), TwoLeast::of(r[6], r[7])));
+    clock = std::clamp<double>(least.first, 1.0 / kClockMost, kClockMost);
+    // The next ratio falls below the least of eight in one round of nine, below the second in two.
+    constexpr double between = kQuantile * (kLevelWindow + 1) - 1.0;
+    typical = clock + between * std::max(0.0, least.second - clock);
 }
 
-void Timed::rescale(double factor) noexcept {
-    level.rescale(clock_then); // as if the clock had stood at 1 when it ran last
-    clock_then = 1.0;
-    law.rescale(factor);
-    bank.rescale(factor);
-}
-
-double Timed::record(uint32_t context, const ContextBasis & basis, double time, double clock, uint32_t round) noexcept {
+double Timed::record(uint32_t context, const ContextBasis & basis, double time, const Pace & pace,
+                     uint32_t round) noexcept {
     const double predicted = law.raw(basis);
     const double ratio = law.trained() ? time / law.price_of(predicted) : 0.0;
     // The price of an idle thing is doubted: that it runs quicker says nothing of the machine. The level is the least
     // of its window, so the first quick run is kept from it: one quiet moment of a busy machine is not a lower price.
     const bool doubted = idle(round) && law.trained();
-    const bool surprising = doubted && ratio * clock_then < kSurprise * level.value() * clock;
-    const bool first_surprise = surprising && ratio < kSurprise * clock && surprises == 0;
+    const bool surprising = doubted && ratio < kSurprise * level.value() * pace.clock;
+    const bool first_surprise = surprising && ratio < kSurprise * pace.clock && surprises == 0;
     surprises = first_surprise ? 1 : 0;
     if (!first_surprise) {
         wait = doubted && !surprising ? std::min(2 * wait, UINT32_MAX / 4) : wait;
         due = round + wait;
     }
-    lowest = count % kLevelWindow == 0 ? time : std::min(lowest, time);
+    // Everything learned is at one speed of the machine: else what runs while it changes would absorb the change, and
+    // what does not run would look cheap or dear beside it.
+    const double learned = time / pace.typical;
+    lowest = count % kLevelWindow == 0 ? learned : std::min(lowest, learned);
     count = count == UINT32_MAX ? 2 * kLevelWindow : count + 1;
     if (count == kMeasurements || count % kLevelWindow == 0) {
         anchor = lowest;
@@ -83,31 +96,41 @@ double Timed::record(uint32_t context, const ContextBasis & basis, double time, 
     const bool grown =
         level.seen > 0 && (known >> context_band(last) & 1U) != 0 && context >= last && context - last < last / kGrowth;
     known |= !law.trained() || grown ? band : 0U;
-    const bool evidence = ratio > 0.0 && !surprising && (known & band) != 0;
-    // Laws and banks are kept at one speed of the machine: a drift that the clock tells of and this time bears out is
-    // taken out of what they learn, or the laws that run would absorb it and leave the others behind. Small drifts are
-    // left to the laws.
-    const double borne_out = evidence ? ratio : clock;
-    const bool drifted = (clock > kDrift && borne_out > kDrift) || (clock < 1.0 / kDrift && borne_out < 1.0 / kDrift);
-    const double learned = drifted ? time / clock : time;
-    if ((ratio > 0.0 || drifted) && !first_surprise) {
-        level_context[level.seen % kLevelWindow] = context;
-        level.add(ratio > 0.0 ? ratio : clock);
-    }
-    law.train(context, basis, predicted, learned);
-    bank.add(context, learned);
+    const bool evidence = ratio > 0.0 && !surprising && (known & band) != 0 && count > kTrusted;
+    ran = first_surprise ? 0.0 : ratio;
+    ran_context = context;
     fresh = 1;
+    // The first samples of a band teach the law there. Then it stands until the refit, and a change is the machine's: a
+    // law that went on would absorb what the clock tells of, and what does not run would be left behind.
+    if (!evidence || bank.band[context_band(context)].seen < kBankDepth) {
+        law.train(context, basis, predicted, learned);
+    }
+    bank.add(context, learned);
     return evidence ? ratio : 0.0;
 }
 
-void Timed::refit(const SampleBank & samples, int32_t & budget) noexcept {
+void Timed::settle(double clock) noexcept {
+    if (ran > 0.0) {
+        level_context[level.seen % kLevelWindow] = ran_context;
+        level.add(ran / clock);
+        ran = 0.0;
+    }
+}
+
+void Timed::refit(const SampleBank & samples) noexcept {
     const ContextLaw before = law;
-    const Refit outcome = core::refit(law, samples, budget);
-    fresh = budget < 0 ? 1 : 0;
+    const Refit outcome = core::refit(law, samples);
+    fresh = 0;
     if (outcome == Refit::refused) {
         return;
     }
-    known |= bank.bands();
+    known = 0;
+    for (uint32_t left = bank.bands(); left != 0; left &= left - 1) {
+        const int32_t b = std::countr_zero(left);
+        const SampleBank::Typical s = bank.typical(b);
+        const double misfit = law.price(ContextBasis(s.context)) / s.time;
+        known |= misfit < kFits && misfit > 1.0 / kFits ? 1U << b : 0U;
+    }
     if (outcome == Refit::adopted) { // the level is of what the law says
         for (uint32_t i = 0; i < std::min<uint32_t>(level.seen, kLevelWindow); ++i) {
             const ContextBasis basis(level_context[i]);
@@ -135,12 +158,12 @@ void WidthTable::reset(int32_t max_rows, bool use_law) noexcept {
     }
     draft_ = Timed{};
     recent_ = Level{};
+    pace_ = Pace{};
     round_ = 0;
     restored();
 }
 
 void WidthTable::restored() noexcept {
-    clock_ = recent_.value();
     round_ratio_ = 0.0;
     round_drafted_ = false;
     round_position_ = -1;
@@ -210,7 +233,7 @@ void WidthTable::sync(int32_t position) noexcept {
             w[i] = 0.0;
         }
         lanes_.low[i] = lanes_.high[i] = 1.0;
-        lanes_.scale[i] = t.anchor / t.clock_then;
+        lanes_.scale[i] = t.anchor;
         return;
     }
     for (int32_t j = 0; j < kBasis; ++j) {
@@ -218,7 +241,7 @@ void WidthTable::sync(int32_t position) noexcept {
     }
     lanes_.low[i] = kLawLow * t.law.floor;
     lanes_.high[i] = kLawHigh * t.law.floor;
-    lanes_.scale[i] = t.law.scale * t.level.value() / t.clock_then;
+    lanes_.scale[i] = t.law.scale * t.level.value();
 }
 
 const ContextBasis & WidthTable::basis(uint32_t context) noexcept {
@@ -231,7 +254,7 @@ const ContextBasis & WidthTable::basis(uint32_t context) noexcept {
 
 void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept {
     const ContextBasis & phi = basis(context); // the round's records will need it too
-    kernels().price_widths(lanes_, phi.phi, clock_, count_);
+    kernels().price_widths(lanes_, phi.phi, pace_.clock, count_);
     // Widest to narrowest, keeping what is no dearer than anything wider.
     double cheapest = kInfinity;
     int32_t kept = 0;
@@ -254,9 +277,9 @@ void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept
     out.draft_known = draft_.count >= kMeasurements;
     if (out.draft_known) {
         const double base = use_law_ ? draft_.law.price(phi) * draft_.level.value() : draft_.anchor;
-        out.draft = base * clock_ / draft_.clock_then;
+        out.draft = base * pace_.clock;
     } else {
-        out.draft = draft_.count > 0 ? draft_.lowest : 0.0;
+        out.draft = draft_.count > 0 ? draft_.lowest * pace_.clock : 0.0;
     }
 }
 
@@ -279,7 +302,8 @@ int32_t WidthTable::idle(int32_t max_rows, int32_t min_rows) const noexcept {
 }
 
 double WidthTable::price_now(uint32_t position) const noexcept {
-    return (measured_ >> position & 1U) != 0 ? lanes_.price[position] : at(static_cast<int32_t>(position)).timed.lowest;
+    return (measured_ >> position & 1U) != 0 ? lanes_.price[position]
+                                             : at(static_cast<int32_t>(position)).timed.lowest * pace_.clock;
 }
 
 double WidthTable::price_if_mistaken(int32_t rows) const noexcept {
@@ -303,7 +327,7 @@ double WidthTable::price_at_best(int32_t rows) const noexcept {
     }
     const Timed & own = at(static_cast<int32_t>(position)).timed; // one slow round must not price a width out
     const double share = own.count == 0 ? 0.0 : own.count == 1 ? kFirstShare : kSecondShare;
-    return std::max(narrower, share * own.lowest);
+    return std::max(narrower, share * own.lowest * pace_.clock);
 }
 
 double WidthTable::price_at_least(int32_t rows) const noexcept {
@@ -331,8 +355,8 @@ void WidthTable::record_verify(int32_t rows, uint32_t context, double time) noex
     if (position < 0 || !(time > 0.0)) {
         return;
     }
-    const double ratio = storage_[order_[position]].timed.record(context, basis(context), time, clock_, round_);
-    if (!(round_drafted_ && round_ratio_ > 0.0) && ratio > 0.0) {
+    const double ratio = storage_[order_[position]].timed.record(context, basis(context), time, pace_, round_);
+    if (ratio > 0.0) { // most of a round, and closer to what other widths take than the drafter is
         round_ratio_ = ratio;
     }
     round_position_ = position;
@@ -342,33 +366,24 @@ void WidthTable::record_draft(uint32_t context, double time) noexcept {
     if (!(time > 0.0)) {
         return;
     }
-    const double ratio = draft_.record(context, basis(context), time, clock_, round_);
+    const double ratio = draft_.record(context, basis(context), time, pace_, round_);
     round_drafted_ = true;
-    if (ratio > 0.0) {
+    if (ratio > 0.0 && !(round_ratio_ > 0.0)) {
         round_ratio_ = ratio;
     }
 }
 
-double WidthTable::tick() noexcept {
-    double factor = 1.0;
+void WidthTable::tick() noexcept {
     if (round_ratio_ > 0.0) {
         recent_.add(round_ratio_);
-        clock_ = recent_.value();
-        // The clock says by how much the laws are off, the verify that ran says that it is not the drafter's law alone.
-        // Left alone, the laws of what runs would absorb the change in the end, and what does not run would look cheap.
-        if ((clock_ > kDrift || clock_ < 1.0 / kDrift) && recent_.drifted() && round_position_ >= 0 &&
-            storage_[order_[round_position_]].timed.level.drifted()) {
-            factor = clock_;
-        }
+        pace_.take(recent_);
     }
-    // What ran was measured on the machine of this round: it is stale from here on, not from the round before. A first
-    // surprise was kept from the level, whose times are of the clock before.
-    if (round_drafted_ && draft_.surprises == 0) {
-        draft_.clock_then = clock_;
+    if (round_drafted_) {
+        draft_.settle(pace_.clock);
     }
     if (round_position_ >= 0) {
         Timed & ran = storage_[order_[round_position_]].timed;
-        ran.clock_then = ran.surprises == 0 ? clock_ : ran.clock_then;
+        ran.settle(pace_.clock);
         sync(round_position_);
         idle_ &= ran.idle(round_) ? ~0U : ~(1U << round_position_);
     }
@@ -378,20 +393,6 @@ double WidthTable::tick() noexcept {
     round_ratio_ = 0.0;
     round_drafted_ = false;
     round_position_ = -1;
-    if (factor != 1.0) {
-        rescale(factor);
-    }
-    return factor;
-}
-
-void WidthTable::rescale(double factor) noexcept {
-    for (int32_t i = 0; i < count_; ++i) {
-        storage_[order_[i]].timed.rescale(factor);
-        sync(i);
-    }
-    draft_.rescale(factor);
-    recent_.rescale(factor);
-    clock_ = recent_.value();
 }
 
 void WidthTable::came_out_short(int32_t asked, int32_t built) noexcept {
@@ -484,7 +485,6 @@ uint32_t WidthTable::lend(const Timed & to, uint32_t bands, SampleBank & samples
 }
 
 void WidthTable::refit_all() noexcept {
-    int32_t budget = kSteps;
     uint32_t all = 0;
     for (int32_t i = 0; i < count_; ++i) {
         all |= storage_[i].timed.bank.bands();
@@ -497,13 +497,15 @@ void WidthTable::refit_all() noexcept {
         SampleBank samples = t.bank;
         const uint32_t lent = lend(t, all & ~t.bank.bands(), samples);
         if (t.fresh != 0 || (lent & ~t.borrowed) != 0) { // else it would come to the same
-            t.refit(samples, budget);
+            t.refit(samples);
             t.borrowed = lent;
-            sync(i);
         }
     }
+    for (int32_t i = 0; i < count_; ++i) {
+        sync(i);
+    }
     if (draft_.fresh != 0) {
-        draft_.refit(draft_.bank, budget);
+        draft_.refit(draft_.bank);
     }
 }
 

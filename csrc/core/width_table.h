@@ -14,8 +14,9 @@ namespace adaspark::core {
 inline constexpr int32_t kLevelWindow = 8;
 inline constexpr double kLevelLow = 0.5;
 inline constexpr double kLevelHigh = 2.0;
+inline constexpr double kClockMost = 16.0;   // times faster or slower than its laws a machine may become
 inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
-inline constexpr double kDrift = 1.08;       // a clock this far from 1 is a machine that has changed speed
+inline constexpr uint32_t kTrusted = 8;      // samples of a law that may tell the machine's speed
 inline constexpr int32_t kShortfalls = 3;    // short trees after which a width counts as out of reach
 inline constexpr uint32_t kIdleRounds = 128; // without a run until a price is doubted; doubled when confirmed
 inline constexpr double kIdleShare = 0.5;    // of a doubted price, which a width is taken to cost at least
@@ -28,46 +29,54 @@ struct Level {
     float ratio[kLevelWindow] = {};
 
     void add(double r) noexcept;
-    double value() const noexcept; // 1 with no ratios
-    // The window is full, and all of it is more than kDrift away from 1 on one side.
-    bool drifted() const noexcept;
-    void rescale(double factor) noexcept; // divides every ratio
+    double least() const noexcept; // 1 with no ratios
+    double value() const noexcept { return std::clamp(least(), kLevelLow, kLevelHigh); }
 
     template <class A> void fields(A & a) { a(seen, ratio); }
 };
 
+// How fast the machine runs against its laws, from the last ratios measured / law of laws that can be trusted.
+struct Pace {
+    double clock = 1.0; // times a law is the price at hand: the least of kLevelWindow ratios
+    double typical =
+        1.0; // what a time is divided by before a law learns it: the ratio that one in 1 / kQuantile falls below
+
+    void take(const Level & ratios) noexcept;
+};
+
 // A timed thing: the verifies of one width, or the fixed part of a drafted round.
 struct Timed {
-    uint32_t count = 0;      // samples
-    double lowest = 0.0;     // microseconds: least sample of the current block of 8 (the price where laws are off)
-    double anchor = 0.0;     // microseconds: price without a law; least of the block before
-    double clock_then = 1.0; // drift clock when last measured
-    uint32_t due = 0;        // round of the table from which it is idle
+    uint32_t count = 0; // samples
+    double lowest =
+        0.0; // microseconds, at a clock of 1: least of the current block of 8 (the price where laws are off)
+    double anchor = 0.0; // the same, of the block before: the price without a law
+    uint32_t due = 0;    // round of the table from which it is idle
     uint32_t wait = kIdleRounds;
     uint32_t surprises = 0; // 1: the last run, of an idle one, was much quicker than its price
     uint32_t known = 0;     // bit b: the law was made or judged on samples of context band b
     uint32_t borrowed = 0;  // bit b: the law has been fitted on samples of band b that another width lent
     uint32_t fresh = 0;     // 1: has run since the last refit
     uint32_t level_context[kLevelWindow] = {}; // of the level's ratios
-    Level level;
+    double ran = 0.0;                          // this round's measured / law for the level, 0 = none
+    uint32_t ran_context = 0;                  // its context
+    Level level;                               // of measured / law / clock
     ContextLaw law;
     SampleBank bank;
 
     // Returns measured / law from before this sample trains the law, or 0 where it says nothing of the machine's speed:
-    // while there is no law, in a context band that the law does not know, and where the price itself is in doubt.
+    // while the law has few samples, in a context band that it does not know, and where the price itself is in doubt.
     // `round` of the table.
-    double record(uint32_t context, const ContextBasis & basis, double time, double clock, uint32_t round) noexcept;
+    double record(uint32_t context, const ContextBasis & basis, double time, const Pace & pace,
+                  uint32_t round) noexcept;
+    // After the clock has taken this round's ratio: the level takes its own.
+    void settle(double clock) noexcept;
     // Its samples are of long ago. Rounds may wrap around.
     bool idle(uint32_t round) const noexcept { return count > 0 && static_cast<int32_t>(round - due) >= 0; }
-    // The law becomes slower by the factor, and the clock that prices it faster: the price stays as it is.
-    void rescale(double factor) noexcept;
     // At the end of a request; `samples`: the bank, and what other widths lend it.
-    // Where the budget runs out there is more to do at the next one.
-    void refit(const SampleBank & samples, int32_t & budget) noexcept;
+    void refit(const SampleBank & samples) noexcept;
 
     template <class A> void fields(A & a) {
-        a(count, lowest, anchor, clock_then, due, wait, surprises, known, borrowed, fresh, level_context, level, law,
-          bank);
+        a(count, lowest, anchor, due, wait, surprises, known, borrowed, fresh, level_context, level, law, bank);
     }
 };
 
@@ -128,9 +137,8 @@ class WidthTable {
     // A verify of exactly `rows` rows took `time` microseconds. Dropped unless `rows` is a class top.
     void record_verify(int32_t rows, uint32_t context, double time) noexcept;
     void record_draft(uint32_t context, double time) noexcept;
-    // Once a round, after its records: the drift clock takes the ratio of whatever ran. Returns the factor by which the
-    // laws were slowed down because the machine has changed speed for good, 1 in almost every round.
-    double tick() noexcept;
+    // Once a round, after its records: the drift clock takes the ratio of whatever ran.
+    void tick() noexcept;
 
     // A measurement round asked for `asked` rows and its tree has `built` < asked: for the widest class that is its
     // reach; any other class is given up after kShortfalls.
@@ -144,11 +152,11 @@ class WidthTable {
 
     int32_t size() const noexcept { return count_; }
     const WidthClass & at(int32_t i) const noexcept { return storage_[order_[i]]; } // ascending
-    double clock() const noexcept { return clock_; }
+    double clock() const noexcept { return pace_.clock; }
     const Timed & draft() const noexcept { return draft_; }
 
     template <class A> void fields(A & a) {
-        a(count_, order_, draft_, recent_, round_);
+        a(count_, order_, draft_, recent_, pace_.clock, pace_.typical, round_);
         for (int32_t i = 0; i < count_ && i < kMaxWidths; ++i) {
             a(storage_[i]);
         }
@@ -163,7 +171,6 @@ class WidthTable {
     int32_t narrowest(uint32_t of, int32_t max_rows, int32_t min_rows) const noexcept; // of a set of positions, or 0
     double price_now(uint32_t position) const noexcept;
     uint32_t lend(const Timed & to, uint32_t bands, SampleBank & samples) const noexcept;
-    void rescale(double factor) noexcept;
     // Position of a class top, or 31, which no class has.
     uint32_t bit_of(int32_t rows) const noexcept {
         return rows >= 1 && rows <= kMaxRows && position_[rows] >= 0 ? static_cast<uint32_t>(position_[rows]) : 31U;
@@ -183,8 +190,8 @@ class WidthTable {
     uint32_t round_ = 0; // ticks
     WidthClass storage_[kMaxWidths];
     Timed draft_;
-    Level recent_;             // the drift clock's window
-    double clock_ = 1.0;       // drift of the machine against its laws, [0.5, 2]
+    Level recent_; // the drift clock's window
+    Pace pace_;
     double round_ratio_ = 0.0; // this round's ratio for the clock, 0 = none
     bool round_drafted_ = false;
     int32_t round_position_ = -1; // class that ran this round

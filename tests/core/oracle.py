@@ -60,14 +60,17 @@ class Law:
         if len(self.samples) < 3:
             return
         if len(self.samples) == 3:
-            self.scale = min(t for _, t in self.samples)
-            self.floor = 1.0
-            self.weights[0] = 1.0
-            self.coordinates[0].z = -(1 / 0.05 + 0.01) - 0.002
+            self.start(min(t for _, t in self.samples), 1.0, 0.0)
             for c, t in self.samples:
                 self._fold(c, t)
             return
         self._fold(context, time)
+
+    def start(self, scale: float, at_zero: float, slope: float) -> None:
+        self.scale, self.floor = scale, 1.0
+        for i, w in enumerate((at_zero, slope)):
+            self.weights[i] = w
+            self.coordinates[i].z = -w * (1 / 0.05 + 0.01) - 0.002 if w > 0 else 0.0
 
     def raw(self, context: float) -> float:
         return sum(w * x for w, x in zip(self.weights, basis(context), strict=True))
@@ -90,6 +93,24 @@ class Law:
             v = (t - self.price(c)) / self.scale
             total += v * (TAU - (1.0 if v < 0 else 0.0))
         return total / len(samples)
+
+
+def typical(samples: list[tuple[int, float]]) -> tuple[int, float]:
+    """The sample of a band that a law of the quantile would rest at."""
+    return sorted(samples, key=lambda s: s[1])[int(TAU * len(samples))]
+
+
+def line(points: list[tuple[int, float]]) -> tuple[float, float, float]:
+    """Scale, value at zero and slope of the least-squares line through times over context, none of them negative."""
+    u = [c / UNIT for c, _ in points]
+    t = [us for _, us in points]
+    n, su, st = len(points), sum(u), sum(t)
+    suu, sut = sum(x * x for x in u), sum(x * y for x, y in zip(u, t, strict=True))
+    slope = max(0.0, (n * sut - su * st) / (n * suu - su * su))
+    at_zero = (st - slope * su) / n
+    if at_zero < 0:
+        at_zero, slope = 0.0, sut / suu
+    return min(t), at_zero / min(t), slope / min(t)
 
 
 def refit(law: Law, as_banked: list[tuple[int, float]]) -> Law:
@@ -118,18 +139,12 @@ def refit(law: Law, as_banked: list[tuple[int, float]]) -> Law:
         return law
     passes = max(24, math.ceil(24 * 12 * len(kept) / len(train)))
     candidate = Law()
-
-    def run() -> None:
-        for _ in range(passes):
-            for c, t in train:
-                candidate.add(c, t)
-
-    run()
-    if len(kept) > 1 and law.loss(judged) > 0.25 * candidate.loss(judged):
-        losses = [math.inf, candidate.loss(train)]
-        while losses[-1] < 0.95 * losses[-2] and len(losses) <= 25:
-            run()
-            losses.append(candidate.loss(train))
+    if len(kept) > 1:
+        candidate.samples = [(0, 0.0)] * 3  # none is held back
+        candidate.start(*line([typical(s) for s in kept.values()]))
+    for _ in range(passes):
+        for c, t in train:
+            candidate.add(c, t)
     return candidate if candidate.loss(judged) < law.loss(judged) else law
 
 
