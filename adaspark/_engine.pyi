@@ -198,6 +198,10 @@ class DrafterOptions:
     n_ctx: int  # tokens the drafter remembers; 0 = the target's context. A smaller one slides
     n_threads: int  # 0 = the target's
     n_gpu_layers: int  # -1 = all
+    # "auto" | "own" | "llama": what runs the forwards. "own": our graph on the CPU, of a target there or on llama.cpp;
+    # "llama": of a target there; "auto": what the target runs on, but "own" wherever it can be. DrafterError when what was
+    # asked for cannot be, ValueError on another name
+    kernels: str
 
 @final
 class Drafter:
@@ -212,6 +216,8 @@ class Drafter:
     ) -> None: ...
     @property
     def path(self) -> str: ...
+    @property
+    def kernels(self) -> str: ...  # what runs: "own/<instruction set>", "ggml/<device>" or "llama"
     @property
     def block_size(self) -> int: ...  # rows of the trained block
     @property

@@ -216,7 +216,7 @@ class Engine:
             and options.kernels == "auto"
             and (refusal := _engine.drafter_refusal(str(self.files.drafter), options))
         ):
-            # Target and drafter run on the same kernels.
+            # Only a target on llama.cpp has drafters on other kernels than its own.
             log.info("the drafter needs llama.cpp's kernels: %s", refusal)
             options.kernels = "llama"
         self._target = _engine.Target(path, options, partial(self._on_load, "Loading the model"))

@@ -62,6 +62,7 @@ def identity_of(
         "block": 0 if drafter is None else drafter.n_draft,
         "max_rows": target.max_rows,
         "kernels": target.kernels,
+        "kernels_draft": None if drafter is None else drafter.kernels,
         "devices": [f"{d['type']}: {d['name']}: {d['description'].strip()}" for d in _engine.backend_info()["devices"]],
         "threads": target.n_threads,
         "threads_draft": draft_options.n_threads,

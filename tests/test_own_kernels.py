@@ -394,7 +394,7 @@ def test_drafter_equals_llama(
     blocks = []
     for engine in (kernels, "llama"):
         target = load_target(tm.DENSE, kernels=engine)
-        drafter = load_drafter(target, tm.DENSE, spec)
+        drafter = load_drafter(target, tm.DENSE, spec, kernels="auto" if engine == kernels else "llama")
         target.prefill(random_tokens(40, 90))
         rounds = []
         for _ in range(3):

@@ -87,6 +87,7 @@ def describe_pair(engine: Engine) -> dict[str, Any]:
     if drafter is not None:
         pair["drafter"] = {
             "path": drafter.path,
+            "kernels": drafter.kernels,
             "block_size": drafter.block_size,
             "drafts": drafter.n_draft,
             "candidates": drafter.top_k,
@@ -118,7 +119,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
             lines.append("drafter      none")
         else:
             head = "a confidence head" if drafter["confidence_head"] else "no confidence head"
-            lines.append(f"drafter      {drafter['path']}, matches the target ({drafter['drafts']} drafts, {head})")
+            what = f"{drafter['drafts']} drafts, {head}, kernels {drafter['kernels']}"
+            lines.append(f"drafter      {drafter['path']}, matches the target ({what})")
         lines.append(f"default arm  {pair['default_arm']}")
     lines += [f"warning      {text}" for text in report["warnings"]]
     lines += [f"problem      {text}" for text in report["problems"]]

@@ -28,6 +28,7 @@ class Load:
     ctx: int = 4096
     flash_attention: str = "auto"
     kernels: str = "auto"
+    draft_kernels: str = "auto"
     gpu_layers: int = -1  # -1 = all, where the build has a GPU
     engine: str | None = None  # another build of the extension module; None = the installed one
 
@@ -42,6 +43,7 @@ def add_load_options(parser: argparse.ArgumentParser, drafter: bool = True) -> N
     parser.add_argument("--ctx", type=int, default=4096, help="tokens (default %(default)s)")
     parser.add_argument("--flash-attention", default="auto", choices=["auto", "on", "off"])
     parser.add_argument("--kernels", default="auto", choices=["auto", "own", "ggml", "llama"])
+    parser.add_argument("--draft-kernels", default="auto", choices=["auto", "own", "llama"])
     parser.add_argument("--gpu-layers", type=int, default=-1, metavar="N", help="-1: all (default)")
     parser.add_argument("--engine", type=Path, metavar="FILE", help="another build of adaspark._engine to measure")
 
@@ -70,6 +72,7 @@ def load_of(args: argparse.Namespace) -> Load:
         ctx=args.ctx,
         flash_attention=args.flash_attention,
         kernels=args.kernels,
+        draft_kernels=args.draft_kernels,
         gpu_layers=args.gpu_layers,
         engine=None if args.engine is None else str(args.engine),
     )
@@ -103,6 +106,7 @@ def open_models(load: Load) -> tuple[Target, Drafter | None]:
     if load.drafter is not None:
         draft_options = engine.DrafterOptions()
         draft_options.n_gpu_layers = load.gpu_layers
+        draft_options.kernels = load.draft_kernels
         drafter = engine.Drafter(load.drafter, target, draft_options)
     return target, drafter
 

@@ -60,12 +60,14 @@ void init_drafter(py::module_ & m) {
         .def(py::init<>())
         .def_readwrite("n_ctx", &DrafterOptions::n_ctx)
         .def_readwrite("n_threads", &DrafterOptions::n_threads)
-        .def_readwrite("n_gpu_layers", &DrafterOptions::n_gpu_layers);
+        .def_readwrite("n_gpu_layers", &DrafterOptions::n_gpu_layers)
+        .def_readwrite("kernels", &DrafterOptions::kernels);
 
     py::class_<PyDrafter>(m, "Drafter", py::is_final())
         .def(py::init(&load), py::arg("path"), py::arg("target"), py::arg("options"), py::arg("progress") = py::none(),
              py::keep_alive<1, 3>())
         .def_property_readonly("path", [](const PyDrafter & d) { return d.get().path(); })
+        .def_property_readonly("kernels", [](const PyDrafter & d) { return d.get().kernels(); })
         .def_property_readonly("block_size", [](const PyDrafter & d) { return d.get().info().block_size; })
         .def_property_readonly("n_draft", [](const PyDrafter & d) { return d.get().info().n_draft; })
         .def_property_readonly("top_k", [](const PyDrafter &) { return static_cast<int32_t>(Block::kTopK); })

@@ -192,6 +192,8 @@ int32_t physical_cores() {
     return std::max<int32_t>(1, n);
 }
 
+bool offloads(int32_t n_gpu_layers) { return n_gpu_layers != 0 && llama_supports_gpu_offload(); }
+
 std::string mebibytes(double bytes) {
     std::ostringstream out;
     out.setf(std::ios::fixed);

@@ -51,6 +51,9 @@ std::size_t memory_available();
 // Physical cores this process may run on, at least 1: ggml's kernels gain nothing from a second thread on one core.
 int32_t physical_cores();
 
+// Whether a model loaded with this many layers on the GPU (-1 = all) has any there in this build.
+bool offloads(int32_t n_gpu_layers);
+
 // "123.4 MiB"
 std::string mebibytes(double bytes);
 

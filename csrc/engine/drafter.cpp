@@ -2,8 +2,6 @@
 
 #include "engine/backend.h"
 #include "engine/error.h"
-#include "engine/ggml_graph/ggml_target.h"
-#include "engine/graph/forward.h"
 
 #include <algorithm>
 #include <cstring>
@@ -17,6 +15,9 @@ Drafter::Drafter(const std::string & path, Target & target, const DrafterOptions
     if (options.n_ctx < 0 || options.n_threads < 0) {
         throw std::invalid_argument("the drafter's n_ctx and n_threads are 0 or more");
     }
+    if (options.kernels != "auto" && options.kernels != "own" && options.kernels != "llama") {
+        throw std::invalid_argument("a drafter's kernels are 'auto', 'own' or 'llama', not '" + options.kernels + "'");
+    }
     if (target.observer() != nullptr) {
         throw std::invalid_argument("this target already has a drafter; close it first");
     }
@@ -24,13 +25,12 @@ Drafter::Drafter(const std::string & path, Target & target, const DrafterOptions
 
     // The block runs on top of what is remembered, so a full target context needs that much more.
     n_ctx_ = (options.n_ctx > 0 ? std::min(options.n_ctx, target.n_ctx()) : target.n_ctx()) + info_.block_size;
-    const bool llama = target.backend().context() != nullptr;
-    const bool ggml = dynamic_cast<ggml_graph::GgmlTarget *>(&target.backend()) != nullptr;
-    n_batch_ = std::min(llama || ggml ? 256 : graph::kMaxRows, n_ctx_);
-    const DraftBackendOptions backend = {
-        n_ctx_, n_batch_, options.n_threads > 0 ? options.n_threads : target.n_threads(), options.n_gpu_layers};
-    const auto open = llama ? llama_draft : ggml ? ggml_draft : own_draft;
-    backend_ = open(path, target, info_, backend, progress);
+    backend_ = draft_backend(path, target, info_, options.kernels,
+                             {.n_ctx = n_ctx_,
+                              .n_threads = options.n_threads > 0 ? options.n_threads : target.n_threads(),
+                              .n_gpu_layers = options.n_gpu_layers},
+                             progress);
+    n_batch_ = backend_->n_batch();
     for (const int32_t layer : info_.target_layers) {
         target.tap(layer);
     }

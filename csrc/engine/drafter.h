@@ -16,6 +16,9 @@ struct DrafterOptions {
     int32_t n_ctx = 0;         // tokens the drafter remembers; 0 = the target's context. A smaller one slides
     int32_t n_threads = 0;     // 0 = the target's
     int32_t n_gpu_layers = -1; // layers on the GPU; -1 = all
+    // What runs the forwards. "own": our graph and kernels, of a target on them or on llama.cpp, both on the CPU.
+    // "llama": llama.cpp, of a target there. "auto": what the target runs on, but "own" where it can be.
+    std::string kernels = "auto";
 };
 
 // What a drafter file says of itself, checked against the target before any weight is loaded.
@@ -53,6 +56,7 @@ class Drafter final : public RowObserver {
 
     const std::string & path() const { return path_; }
     const DrafterInfo & info() const { return info_; }
+    std::string kernels() const { return backend_->kernels(); } // "own/<instruction set>", "ggml/<device>" or "llama"
     // Positions [0, n_past()) of the committed text the drafter knows, injected or kept for the next injection.
     int32_t n_past() const { return n_injected_ + n_pending_; }
 

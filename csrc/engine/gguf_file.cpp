@@ -14,10 +14,13 @@
 
 #include <ggml.h>
 #include <gguf.h>
+#include <llama.h>
 
 namespace adaspark {
 
 namespace {
+
+constexpr int64_t kMostParts = 65535; // of a split model
 
 [[noreturn]] void wrong_type(const GgufFile & file, const std::string & key, const char * wanted) {
     throw ModelError(file.path() + ": the metadata key '" + key + "' is not " + wanted +
@@ -61,7 +64,7 @@ template <typename T> std::vector<int64_t> widen(const void * data, std::size_t 
 
 void GgufFile::Free::operator()(gguf_context * ctx) const { gguf_free(ctx); }
 
-GgufFile::GgufFile(const std::string & path) : path_(path) {
+GgufFile::GgufFile(const std::string & path, bool later_part) : path_(path) {
     backend_start();
     namespace fs = std::filesystem;
     std::error_code ec;
@@ -106,6 +109,9 @@ GgufFile::GgufFile(const std::string & path) : path_(path) {
                              ". Download the file again");
         }
     }
+    if (later_part) {
+        return;
+    }
     architecture_ = text("general.architecture").value_or("");
     if (architecture_.empty()) {
         throw ModelError(path + ": the metadata key 'general.architecture' is missing. Convert the model again");
@@ -115,6 +121,21 @@ GgufFile::GgufFile(const std::string & path) : path_(path) {
         throw ModelError(path + ": the metadata key 'general.architecture' is no name ('" +
                          architecture_.substr(0, 64) + "'). The file is damaged: download or convert it again");
     }
+}
+
+std::vector<std::string> GgufFile::parts() const {
+    const auto count = static_cast<int32_t>(std::clamp<int64_t>(integer("split.count").value_or(1), 1, kMostParts));
+    std::vector<char> prefix(path_.size() + 1);
+    if (count == 1 || llama_split_prefix(prefix.data(), prefix.size(), path_.c_str(), 0, count) == 0) {
+        return {path_};
+    }
+    std::vector<std::string> out;
+    std::vector<char> part(path_.size() + 1); // names of parts are of one length
+    for (int32_t i = 0; i < count; ++i) {
+        llama_split_path(part.data(), part.size(), prefix.data(), i, count);
+        out.emplace_back(part.data());
+    }
+    return out;
 }
 
 bool GgufFile::has(const std::string & key) const { return gguf_find_key(ctx_.get(), key.c_str()) >= 0; }

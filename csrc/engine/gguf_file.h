@@ -14,7 +14,8 @@ namespace adaspark {
 class GgufFile {
   public:
     // Opens and parses the header. Throws ModelError: missing, not a GGUF, damaged header, tensor data cut short.
-    explicit GgufFile(const std::string & path);
+    // `later_part`: of a split model, which has tensors but no description of the model.
+    explicit GgufFile(const std::string & path, bool later_part = false);
 
     const std::string & path() const { return path_; }
     uint64_t file_size() const { return file_size_; } // bytes
@@ -22,6 +23,8 @@ class GgufFile {
     // "llama 134.5M Q4_0": architecture, number of weights, the format most of them have.
     std::string description() const;
     const gguf_context * context() const { return ctx_.get(); }
+    // Paths of all parts of a split model, this one first, named as llama.cpp names them; else this file's alone.
+    std::vector<std::string> parts() const;
 
     bool has(const std::string & key) const;
     // The value, or nothing when the key is absent. A value of another type throws ModelError naming the key.

@@ -24,7 +24,7 @@ class LlamaDraft final : public DraftBackend {
   public:
     LlamaDraft(const std::string & path, Target & target, const DrafterInfo & info, const DraftBackendOptions & options,
                const LoadProgress & progress)
-        : path_(path), target_(target), info_(info),
+        : DraftBackend(options.n_batch), path_(path), target_(target), info_(info),
           width_(info.target_layers.size() * static_cast<std::size_t>(target.n_embd())) {
         open(options, progress);
         try_out();
@@ -35,6 +35,8 @@ class LlamaDraft final : public DraftBackend {
             close();
         }
     }
+
+    std::string kernels() const override { return "llama"; }
 
     void inject(const float * features, int32_t /*first*/, int32_t n, int32_t position) override {
         llama_batch_ext_clear(batch_);

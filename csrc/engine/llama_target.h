@@ -24,6 +24,8 @@ class LlamaTarget final : public TargetBackend {
     llama_model * model() const override { return model_; }
     llama_context * context() const override { return ctx_; }
     ThreadPool & threads() const { return *threads_; }
+    bool offloaded() const { return offloaded_; } // layers on a GPU
+    bool f32_cache() const { return f32_cache_; }
 
     void prefill(std::span<const int32_t> tokens, int32_t n_past, bool last) override;
     std::span<float> last_logits() override;
@@ -54,6 +56,8 @@ class LlamaTarget final : public TargetBackend {
     llama_context * ctx_ = nullptr;
     std::unique_ptr<llama_batch> batch_;
     std::size_t n_vocab_ = 0;
+    bool offloaded_ = false;
+    bool f32_cache_ = false;
     std::vector<int32_t> taps_; // tapped blocks
 
     // A leaf of the tree is a sequence label of llama.cpp; row i carries the labels [label_lo_[i], label_hi_[i]) of the

@@ -47,7 +47,8 @@ llama_flash_attn_type flash_attention(const std::string & name) {
 } // namespace
 
 LlamaTarget::LlamaTarget(const GgufFile & file, const TargetOptions & options, const LoadProgress & progress)
-    : path_(file.path()), architecture_(file.architecture()) {
+    : path_(file.path()), architecture_(file.architecture()), offloaded_(offloads(options.n_gpu_layers)),
+      f32_cache_(options.cache_type_k == "f32") {
     try {
         load(options, progress);
         open_context(options);

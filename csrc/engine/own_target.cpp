@@ -120,7 +120,7 @@ const float * OwnTarget::tapped(int32_t layer) const {
 }
 
 std::string own_target_refusal(const GgufFile & file, const TargetOptions & options, graph::ModelSpec & spec) {
-    if (options.n_gpu_layers != 0 && llama_supports_gpu_offload()) {
+    if (offloads(options.n_gpu_layers)) {
         return "its layers are offloaded to a GPU (-ngl)";
     }
     const std::string & type = options.cache_type_k;

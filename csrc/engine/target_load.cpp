@@ -62,7 +62,7 @@ Target::Target(const std::string & path, const TargetOptions & options, const Lo
 Target::~Target() = default;
 
 std::string kernels_wanted(const TargetOptions & options) {
-    const bool gpu = options.n_gpu_layers != 0 && llama_supports_gpu_offload();
+    const bool gpu = offloads(options.n_gpu_layers);
     return options.kernels != "auto" ? options.kernels : gpu ? "ggml" : "own";
 }
 

@@ -24,6 +24,8 @@ void ThreadPool::attach(ggml_backend * backend, int32_t n_threads) {
     ggml_backend_cpu_set_threadpool(backend, pool_);
 }
 
+void ThreadPool::pause() { ggml_threadpool_pause(pool_); }
+
 OneThread::OneThread(llama_context * ctx)
     : ctx_(ctx), n_threads_(llama_n_threads(ctx)), n_threads_batch_(llama_n_threads_batch(ctx)) {
     llama_set_n_threads(ctx_, 1, 1);

@@ -20,6 +20,9 @@ class ThreadPool {
     void attach(llama_context * ctx);
     // The same for a CPU backend of ggml without llama.cpp.
     void attach(ggml_backend * backend, int32_t n_threads);
+    // Let its threads sleep until the next graph, which wakes them by itself: left alone they poll for some 100 ms
+    // after each, on the processors that other threads need.
+    void pause();
 
   private:
     ggml_threadpool * pool_ = nullptr;

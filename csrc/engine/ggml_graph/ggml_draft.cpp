@@ -21,7 +21,8 @@ class GgmlDraft final : public DraftBackend {
   public:
     GgmlDraft(const std::string & path, Target & target, const DrafterInfo & info, const DraftBackendOptions & options,
               const LoadProgress & progress)
-        : info_(info), target_(dynamic_cast<GgmlTarget &>(target.backend())), device_(target_.device()) {
+        : DraftBackend(options.n_batch), info_(info), target_(dynamic_cast<GgmlTarget &>(target.backend())),
+          device_(target_.device()) {
         const GgufFile file(path);
         std::string why = graph::read_spec(file, spec_, graph::Executor::ggml);
         if (why.empty()) {
@@ -59,8 +60,8 @@ class GgmlDraft final : public DraftBackend {
             static_cast<void>(cache_.release());
         }
     }
-    GgmlDraft(const GgmlDraft &) = delete;
-    GgmlDraft & operator=(const GgmlDraft &) = delete;
+
+    std::string kernels() const override { return target_.kernels(); }
 
     bool keep(std::span<const int32_t> rows, int32_t at) override {
         const auto n = static_cast<int32_t>(rows.size());

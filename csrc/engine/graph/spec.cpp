@@ -25,6 +25,10 @@ struct Unsupported : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+std::string unknown_format(const TensorRef & t) {
+    return std::string("format ") + ggml_type_name(static_cast<ggml_type>(t.type)) + " of '" + t.name + "'";
+}
+
 class Reader {
   public:
     Reader(const GgufFile & file, ModelSpec & out, Executor executor)
@@ -247,23 +251,10 @@ class Reader {
         if (!out || executor_ == Executor::ggml) {
             return out;
         }
-        switch (out.type) {
-        case GGML_TYPE_F32:
-        case GGML_TYPE_F16:
-        case GGML_TYPE_BF16:
-        case GGML_TYPE_Q8_0:
-        case GGML_TYPE_Q4_0:
-        case GGML_TYPE_Q4_1:
-        case GGML_TYPE_Q5_0:
-        case GGML_TYPE_Q5_1:
-        case GGML_TYPE_Q4_K:
-        case GGML_TYPE_Q5_K:
-        case GGML_TYPE_Q6_K:
-            return out;
-        default:
-            throw Unsupported(std::string("format ") + ggml_type_name(static_cast<ggml_type>(out.type)) + " of '" +
-                              name + "'");
+        if (!multiplied(out.type)) {
+            throw Unsupported(unknown_format(out));
         }
+        return out;
     }
 
     TensorRef vector(const std::string & name, int64_t k, bool required = true) {
@@ -385,6 +376,25 @@ class Reader {
 };
 
 } // namespace
+
+bool multiplied(int32_t type) {
+    switch (type) {
+    case GGML_TYPE_F32:
+    case GGML_TYPE_F16:
+    case GGML_TYPE_BF16:
+    case GGML_TYPE_Q8_0:
+    case GGML_TYPE_Q4_0:
+    case GGML_TYPE_Q4_1:
+    case GGML_TYPE_Q5_0:
+    case GGML_TYPE_Q5_1:
+    case GGML_TYPE_Q4_K:
+    case GGML_TYPE_Q5_K:
+    case GGML_TYPE_Q6_K:
+        return true;
+    default:
+        return false;
+    }
+}
 
 std::string read_spec(const GgufFile & file, ModelSpec & out, Executor executor) {
     try {

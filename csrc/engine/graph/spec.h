@@ -36,6 +36,7 @@ struct TensorRef {
     int32_t type = 0;    // ggml_type
     uint64_t offset = 0; // bytes from the start of the file
     uint64_t bytes = 0;
+    std::string path = ""; // the file, where it is not the model's own
     explicit operator bool() const { return !name.empty(); }
 };
 
@@ -57,6 +58,9 @@ struct DraftSpec {
     TensorRef confidence, confidence_bias; // optional
     TensorRef d2t;                         // optional: target id of each draft token
 };
+
+// Whether our kernels multiply a ggml_type.
+bool multiplied(int32_t type);
 
 struct ModelSpec {
     std::string path;
@@ -98,5 +102,9 @@ std::string read_spec(const GgufFile & file, ModelSpec & out, Executor executor 
 // Why a drafter does not go with its target, in words; empty when it does. `head_columns`: of the target's head;
 // `features`: numbers the tapped layers give for one row.
 std::string drafter_misfit(const ModelSpec & drafter, int64_t n_vocab, int64_t head_columns, int64_t features);
+
+// Completes a drafter that fits by the embedding and head that its own file lacks, from the target's files: a target of
+// any architecture, of one file or of several parts. Returns an empty string, or in words why that cannot be.
+std::string borrow_tables(const std::string & target_path, int64_t n_vocab, ModelSpec & drafter);
 
 } // namespace adaspark::graph

@@ -61,6 +61,7 @@ struct Weights::Loader {
     const std::function<bool(float)> & progress;
     Weights & out;
     std::ifstream in;
+    std::string opened; // path of `in`
     bool counting = true;
     std::size_t at = 0;
     std::vector<uint8_t> columns;
@@ -71,11 +72,17 @@ struct Weights::Loader {
         return p;
     }
 
-    void read(uint64_t offset, void * data, std::size_t bytes, const std::string & name) {
-        in.seekg(static_cast<std::streamoff>(offset));
+    // `bytes` of a tensor from its byte `from` on.
+    void read(const TensorRef & t, uint64_t from, void * data, std::size_t bytes) {
+        const std::string & path = t.path.empty() ? spec.path : t.path;
+        if (path != opened) {
+            in = std::ifstream(std::filesystem::u8path(path), std::ios::binary);
+            opened = path;
+        }
+        in.seekg(static_cast<std::streamoff>(t.offset + from));
         in.read(static_cast<char *>(data), static_cast<std::streamsize>(bytes));
         if (!in) {
-            throw ModelError(spec.path + ": the tensor '" + name + "' cannot be read. Download the file again");
+            throw ModelError(path + ": the tensor '" + t.name + "' cannot be read. Download the file again");
         }
     }
 
@@ -87,7 +94,7 @@ struct Weights::Loader {
         uint8_t * p = take(padded); // whole panels of a bias are read
         if (!counting) {
             std::memset(p, 0, padded);
-            read(t.offset, p, static_cast<std::size_t>(t.k) * sizeof(float), t.name);
+            read(t, 0, p, static_cast<std::size_t>(t.k) * sizeof(float));
         }
         return reinterpret_cast<const float *>(p);
     }
@@ -102,7 +109,7 @@ struct Weights::Loader {
         auto * p = reinterpret_cast<float *>(take(k * n * sizeof(float)));
         if (!counting) {
             std::vector<float> values(k * n);
-            read(t.offset, values.data(), values.size() * sizeof(float), t.name);
+            read(t, 0, values.data(), values.size() * sizeof(float));
             for (std::size_t i = 0; i < values.size(); ++i) {
                 p[i % k * n + i / k] = values[i];
             }
@@ -123,7 +130,7 @@ struct Weights::Loader {
         for (int32_t c = 0; c < n && !counting; c += kAtOnce) {
             const int32_t count = std::min(kAtOnce, n - c);
             columns.resize(static_cast<std::size_t>(count) * column);
-            read(t.offset + static_cast<uint64_t>(c) * column, columns.data(), columns.size(), t.name);
+            read(t, static_cast<uint64_t>(c) * column, columns.data(), columns.size());
             for (int32_t i = 0; i < count; i += kernels::kColumns) {
                 kernels::pack_panel(format, k, columns.data() + static_cast<std::size_t>(i) * column,
                                     std::min(kernels::kColumns, count - i),
@@ -178,8 +185,7 @@ struct Weights::Loader {
 };
 
 Weights::Weights(const ModelSpec & spec, const std::function<bool(float)> & progress) {
-    Loader loader{spec, progress, *this, std::ifstream(std::filesystem::u8path(spec.path), std::ios::binary),
-                  true, 0,        {}};
+    Loader loader{spec, progress, *this, {}, {}, true, 0, {}};
     loader.all();
     size_ = round_up(loader.at, kPage);
     const std::size_t available = memory_available();

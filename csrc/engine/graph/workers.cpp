@@ -70,6 +70,7 @@ void Workers::start(Call call, void * data) {
     data_ = data;
     running_.store(static_cast<int32_t>(threads_.size()), std::memory_order_relaxed);
     phase_.store(phase_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    resting_.store(false, std::memory_order_relaxed);
     job_.fetch_add(1, std::memory_order_release);
     job_.notify_all();
 }
@@ -111,7 +112,8 @@ void Workers::loop(int32_t thread) {
     uint32_t seen = 0;
     for (;;) {
         const auto asleep_at = std::chrono::steady_clock::now() + kAwake;
-        while (job_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < asleep_at) {
+        while (job_.load(std::memory_order_acquire) == seen && !resting_.load(std::memory_order_relaxed) &&
+               std::chrono::steady_clock::now() < asleep_at) {
             relax();
         }
         job_.wait(seen, std::memory_order_acquire);

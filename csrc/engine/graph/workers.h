@@ -35,6 +35,9 @@ class Workers {
         finish();
     }
 
+    // Let the threads sleep until the next job, instead of spinning for a moment: somebody else's threads run next.
+    void rest() { resting_.store(true, std::memory_order_relaxed); }
+
     // All threads of the running job come here before any goes on.
     void barrier();
 
@@ -70,6 +73,7 @@ class Workers {
     Call call_ = nullptr;
     void * data_ = nullptr;
     bool stopping_ = false;
+    std::atomic<bool> resting_{false};            // no job comes soon
     alignas(64) std::atomic<uint32_t> job_{0};    // number of the job to run
     alignas(64) std::atomic<int32_t> running_{0}; // threads still inside it
     alignas(64) std::atomic<int32_t> arrived_{0}; // threads at the barrier

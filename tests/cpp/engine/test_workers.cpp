@@ -3,6 +3,7 @@
 #include "engine/graph/workers.h"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 using adaspark::graph::Workers;
@@ -57,6 +58,26 @@ TEST(others_take_over_from_a_thread_that_is_held_up) {
     });
     CHECK(done == 40);
     CHECK(!waited_in_vain);
+}
+
+// The next job comes at any time: before the threads have seen that they may sleep, while they fall asleep, after it.
+TEST(threads_that_were_let_rest_run_the_next_job) {
+    for (const int32_t threads : {1, 2, 3}) {
+        Workers workers(threads);
+        std::atomic<int32_t> runs{0};
+        int32_t expected = 0;
+        for (int32_t job = 0; job < 300; ++job) {
+            workers.run([&](int32_t) { ++runs; });
+            expected += threads;
+            CHECK(runs == expected);
+            if (job % 3 != 0) {
+                workers.rest();
+            }
+            const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(job % 7 * 20);
+            while (std::chrono::steady_clock::now() < until) {
+            }
+        }
+    }
 }
 
 } // namespace
