@@ -78,6 +78,7 @@ def main() -> None:
             ctx=load.ctx,
             flash_attention=load.flash_attention,
             kernels=ours[0].facts["kernels"],
+            draft_kernels=next((arm.facts["draft_kernels"] for arm in ours if arm.facts["draft_kernels"]), None),
             n_predict=args.n_predict,
             seed=args.seed,
             arms=names,

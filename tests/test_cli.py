@@ -329,6 +329,7 @@ def test_chat_single_turn(cli: Cli, pair: tuple[str, ...], reply: str) -> None:
 
 def test_doctor(cli: Cli, pair: tuple[str, ...]) -> None:
     report = cli("doctor", *pair, "--json").json
+    assert report["pair"]["drafter"]["kernels"] == report["pair"]["target"]["kernels"]
     assert report["ok"]
     assert report["pair"]["drafter"]["matches_target"]
     assert report["pair"]["target"]["supports_tree"]

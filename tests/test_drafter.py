@@ -272,8 +272,9 @@ def test_heads_of_every_format_draft(
     tiny = tiny.with_file(
         tiny.file.retype(["markov_w1.weight", "markov_w2.weight", "output.weight", "fc.weight"], kind)
     )
-    target = load_target(tm.WIDE, kernels="llama" if kind == Ggml.Q4_K else "auto")  # ours multiply no K-quants
-    drafter = load_drafter(target, tm.WIDE, models.write(tiny.file))
+    llama = kind == Ggml.Q4_K  # one of them on llama.cpp's kernels
+    target = load_target(tm.WIDE, kernels="llama" if llama else "auto")
+    drafter = load_drafter(target, tm.WIDE, models.write(tiny.file), kernels="llama" if llama else "auto")
     committed = random_tokens(82, 30)
     target.prefill(committed)
     # quantised matrices multiply activations rounded to 8 bits

@@ -23,7 +23,14 @@ def main() -> None:
     target, drafter = open_models(load)
     session = load_engine(None).Session(target, drafter)
     warnings = [] if drafter is None else drafter.warnings
-    _answer({"threads": target.n_threads, "kernels": target.kernels, "warnings": warnings})
+    _answer(
+        {
+            "threads": target.n_threads,
+            "kernels": target.kernels,
+            "draft_kernels": None if drafter is None else drafter.kernels,
+            "warnings": warnings,
+        }
+    )
     for line in sys.stdin:
         asked = json.loads(line)
         if "text" in asked:
