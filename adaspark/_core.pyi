@@ -51,8 +51,11 @@ def choose_width(
 def split_point(tops: _Int, price: _Double, tokens: _Double, held: int, rate: float, fixed: float) -> int:
     """Width to split a class at, or 0. ``tokens`` (65,): expected, by rows."""
 
-def gated_steps(gradients: _Double, prior: float, alpha: float) -> tuple[float, float, float]:
-    """(weight, z, n) of one coordinate of the acceptance model after these gradients."""
+def gated_steps(gradients: _Double) -> tuple[float, float, float]:
+    """(weight, z, n) of a bucket of the acceptance model after these gradients."""
+
+def prior_steps(gradients: _Double, prior: float) -> tuple[float, float, float]:
+    """(weight, z, n) of a shared coefficient of the acceptance model after these gradients."""
 
 @final
 class CostLaw:

@@ -176,16 +176,27 @@ void init_learners(py::module_ & m) {
         .def_property_readonly("probing", &DraftGate::probing);
     m.def(
         "gated_steps",
-        [](const Array<double> & gradients, double prior, double alpha) {
+        [](const Array<double> & gradients) {
             FtrlCoordinate c;
-            double w = prior;
+            double w = 0.0;
             for (const double g : view(gradients)) {
-                w = ftrl_gated_step(c, g, w, prior, FtrlRule{.alpha = alpha});
+                w = ftrl_gated_step(c, g, w, kBucketRule);
             }
             return py::make_tuple(w, c.z, c.n);
         },
-        py::arg("gradients").noconvert(), py::arg("prior"), py::arg("alpha"),
-        "(weight, z, n) of one coordinate of the acceptance model after these gradients.");
+        py::arg("gradients").noconvert(), "(weight, z, n) of a bucket of the acceptance model after these gradients.");
+    m.def(
+        "prior_steps",
+        [](const Array<double> & gradients, double prior) {
+            FtrlCoordinate c;
+            double w = prior;
+            for (const double g : view(gradients)) {
+                w = ftrl_step(c, g, w, prior, FtrlRule{.alpha = kAcceptAlpha});
+            }
+            return py::make_tuple(w, c.z, c.n);
+        },
+        py::arg("gradients").noconvert(), py::arg("prior"),
+        "(weight, z, n) of a shared coefficient of the acceptance model after these gradients.");
 }
 
 } // namespace adaspark::bind

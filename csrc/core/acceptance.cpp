@@ -27,8 +27,7 @@ class BucketSteps {
             keep();
             load(index);
         }
-        ftrl_accumulate(at_, gradient, weight_, kBucketRule);
-        weight_ = ftrl_deviation(at_, kGate * at_.root_n, kBucketRule);
+        weight_ = ftrl_gated_step(at_, gradient, weight_, kBucketRule);
         const uint32_t more = static_cast<uint32_t>(labels);
         labels_ = labels_ + more < labels_ ? UINT32_MAX : labels_ + more;
     }

@@ -20,7 +20,7 @@ inline constexpr int32_t kContraPick = 3 * kBuckets;            // kSlots
 inline constexpr int32_t kContraSibling = kContraPick + kSlots; // kSlots
 inline constexpr int32_t kBucketWeights = kContraSibling + kSlots;
 
-inline constexpr double kAcceptAlpha = 0.05;
+inline constexpr double kAcceptAlpha = 0.05; // rate of the shared coefficients, logits
 inline constexpr FtrlRule kBucketRule{.alpha = 0.5};
 inline constexpr double kPerRequestRate = 0.15; // AdaGrad rate of the intercept and of the head's offset
 inline constexpr double kPerRequestBand = 2.0;  // their clamp, logits
@@ -75,7 +75,7 @@ class AcceptanceModel {
                const Labels & labels) noexcept;
 
     alignas(32) FtrlLanes dense;           // kDense lanes in use
-    FtrlCoordinate bucket[kBucketWeights]; // prior 0
+    FtrlCoordinate bucket[kBucketWeights]; // prior 0, gated
     double bucket_weight[kBucketWeights] = {};
     uint32_t bucket_labels[kBucketWeights] = {}; // candidates labelled with the term
     // b_req: of parents with drafter candidates, and of those with text alone. With one for both, whichever source has

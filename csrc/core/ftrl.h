@@ -1,5 +1,5 @@
 // FTRL-Proximal, one coordinate at a time (the paper's reference [29]). Both online models use it: the context law with
-// an elastic net around zero, the acceptance model with a gate around its prior.
+// an elastic net around zero, the acceptance model around its prior, its buckets behind a gate.
 #pragma once
 
 #include <algorithm>
@@ -48,15 +48,23 @@ inline double ftrl_deviation(const FtrlCoordinate & c, double gate, const FtrlRu
     return 0.0;
 }
 
-inline constexpr double kGate = 3.0; // a coefficient leaves its prior past kGate standard deviations of a zero-mean z
-
-// The gated step of the acceptance model. The variance of z under zero-mean gradients is the sum of their squares,
-// which is n, so the gate is kGate * sqrt(n): at gradients of size 1 the paper's 3 sqrt(m), and still three deviations
-// at smaller ones.
-inline double ftrl_gated_step(FtrlCoordinate & c, double g, double weight, double prior,
-                              const FtrlRule & rule) noexcept {
+// A step of the acceptance model's shared coefficients. Every step is at most alpha / sqrt(n) of its gradient, so noise
+// alone takes a coefficient alpha * sqrt(ln n) from its prior: a tenth of a logit, which needs no gate. A gate of
+// 3 sqrt(n), the paper's, would hold back that much of z for good: after 2,000 labels the prices of a drafter that is
+// too sure of itself would still sum to several percent too much.
+inline double ftrl_step(FtrlCoordinate & c, double g, double weight, double prior, const FtrlRule & rule) noexcept {
     ftrl_accumulate(c, g, weight - prior, rule);
-    return prior + ftrl_deviation(c, kGate * c.root_n, rule);
+    return prior + ftrl_deviation(c, 0.0, rule);
+}
+
+inline constexpr double kGate = 3.0; // a bucket's weight leaves 0 past kGate standard deviations of a zero-mean z
+
+// A step of a bucket's weight. At ten times the alpha, noise would take it a whole logit away: it is gated by
+// kGate * sqrt(n), where n, the sum of squared gradients, is the variance of z if their mean is zero. At gradients of
+// size 1 that is the paper's 3 sqrt(m), and still three deviations at smaller ones.
+inline double ftrl_gated_step(FtrlCoordinate & c, double g, double weight, const FtrlRule & rule) noexcept {
+    ftrl_accumulate(c, g, weight, rule);
+    return ftrl_deviation(c, kGate * c.root_n, rule);
 }
 
 } // namespace adaspark::core

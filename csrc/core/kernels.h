@@ -105,8 +105,8 @@ struct Kernels {
     // context kept non-negative (the rule and the L1 weight of context_law.h). `phi` has kBasisLanes entries.
     void (*law_step)(LawLanes & lanes, const double * phi, double factor) noexcept;
 
-    // Gated FTRL-Proximal steps, one after the other (ftrl_gated_step in ftrl.h); a zero gradient changes nothing. The
-    // first kGradients lanes take `count` steps, the one after them `slopes` steps.
+    // FTRL-Proximal steps around the prior, one after the other (ftrl_step in ftrl.h); a zero gradient changes nothing.
+    // The first kGradients lanes take `count` steps, the one after them `slopes` steps.
     void (*ftrl_steps)(FtrlLanes & lanes, const double (*gradient)[kGradients], int32_t count, const double * slope,
                        int32_t slopes) noexcept;
 

@@ -38,7 +38,7 @@ static void law_step(LawLanes & lanes, const double * phi, double factor) noexce
 static void ftrl_steps(FtrlLanes & lanes, const double (*gradient)[kGradients], int32_t count, const double * slope,
                        int32_t slopes) noexcept {
     // One step waits for the last through z and the weight alone: roots and reciprocals run ahead.
-    constexpr double alpha = 0.05, cap = 400.0, beta = 1.0, l2 = 0.01, gate = 3.0;
+    constexpr double alpha = 0.05, cap = 400.0, beta = 1.0, l2 = 0.01;
     for (int32_t i = 0; i < kGradients; i += 4) {
         const V4d prior = load(lanes.prior + i);
         V4d n = load(lanes.n + i);
@@ -52,9 +52,8 @@ static void ftrl_steps(FtrlLanes & lanes, const double (*gradient)[kGradients], 
             root = vsqrt(n);
             const V4d sigma = (root - before) * (1.0 / alpha);
             const V4d rate = 1.0 / ((beta + root) * (1.0 / alpha) + l2);
-            const V4d bound = gate * root;
             z = (z + g) - sigma * away;
-            away = (vmin(vmax(z, -bound), bound) - z) * rate;
+            away = -z * rate;
         }
         store(lanes.n + i, n);
         store(lanes.root_n + i, root);
@@ -74,15 +73,8 @@ static void ftrl_steps(FtrlLanes & lanes, const double (*gradient)[kGradients], 
         root = __builtin_sqrt(n);
         const double sigma = (root - before) * (1.0 / alpha);
         const double rate = 1.0 / ((beta + root) * (1.0 / alpha) + l2);
-        const double bound = gate * root;
         z = (z + g) - sigma * away;
-        if (z > bound) { // a branch: the side of the gate hardly changes
-            away = (bound - z) * rate;
-        } else if (z < -bound) {
-            away = (-bound - z) * rate;
-        } else {
-            away = 0.0;
-        }
+        away = -z * rate;
     }
     lanes.n[kGradients] = n;
     lanes.root_n[kGradients] = root;

@@ -398,7 +398,7 @@ class Acceptance:
         for key, g in gradient.items():
             c = self.dense[key] if isinstance(key, int) else self.buckets.setdefault(key, Coordinate(0.5))  # type: ignore[arg-type]
             c.accumulate(g, self.weight(key))
-            self.weights[key] = c.weight(3 * math.sqrt(c.n))
+            self.weights[key] = c.weight(0.0 if isinstance(key, int) else 3 * math.sqrt(c.n))
         which = self.alone(nodes, parent)
         self.squared[which] = min(self.squared[which] + total * total, 16.0)
         step = 0.15 * total / (1 + math.sqrt(self.squared[which]))

@@ -180,24 +180,59 @@ def test_probabilities_and_none_sum_to_one():
             assert q[children].sum() < 1.0 + 1e-6  # what is left is NONE
 
 
-def test_alternating_gradients_leave_a_coefficient_at_its_prior():
+def test_alternating_gradients_leave_a_bucket_at_zero():
     g = np.tile([0.3, -0.3], 500)
-    assert _core.gated_steps(g, 0.75, 0.05)[0] == 0.75
-    w, z, n = _core.gated_steps(np.full(400, 0.3), 0.75, 0.05)
-    assert w < 0.75
+    assert _core.gated_steps(g)[0] == 0.0
+    w, z, n = _core.gated_steps(np.full(400, 0.3))
+    assert w < 0.0
     assert abs(z) > 3 * math.sqrt(n)
+
+
+def test_noise_takes_a_shared_coefficient_a_tenth_of_a_logit_away():
+    noise = [np.random.default_rng(seed).choice([-0.3, 0.3], 2000) for seed in range(200)]
+    moved = [_core.prior_steps(g, 0.75)[0] - 0.75 for g in noise]
+    n = 2000 * 0.3**2
+    assert np.std(moved) == pytest.approx(0.05 * math.sqrt(math.log(n)), rel=0.2)
+    assert np.mean([_core.gated_steps(g)[0] == 0.0 for g in noise]) > 0.9  # ten times the rate, behind a gate
+
+
+def test_a_drafter_that_is_too_sure_is_priced_right_from_the_second_request_on():
+    """Its odds are three quarters of what the head says, and flatter. A gate would hold the prices back by a seventh."""
+    first, later = [], []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        core = make_scheduler(pinned_rows=8, text=False)
+        for request in range(6):
+            core.begin_request(np.arange(20, dtype=np.int32), 1, 4000)
+            for _ in range(100):
+                block = random_block(rng, 7, 50_000)
+
+                def truth(i: int, rng=rng, block=block) -> int:
+                    s = [math.log(2) - 0.3 + 0.8 * block.logit_head(i)]
+                    s += [block.log_r(i, j) for j in range(1, 8)]
+                    p = np.exp([*s, 0.0])
+                    return int(rng.choice(9, p=p / p.sum()))
+
+                r = run_round(core, rng, block, truth)
+                (later if request > 0 else first).append((len(r.path) - 1, core.sum_q))
+            core.end_request()
+    accepted, expected = np.sum(later, axis=0)
+    assert 0.93 < accepted / expected < 1.03
+    accepted, expected = np.sum(first, axis=0)
+    assert accepted / expected < 0.93  # there is something to learn
 
 
 def test_the_gate_scales_with_the_gradients():
     # Three deviations of a zero-mean z. Twelve gradients of one sign pass it at any size of gradient.
     for size in (0.01, 0.1, 1.0):
-        assert _core.gated_steps(np.full(8, size), 0.0, 0.5)[0] == 0.0
-        assert _core.gated_steps(np.full(12, size), 0.0, 0.5)[0] != 0.0
+        assert _core.gated_steps(np.full(8, size))[0] == 0.0
+        assert _core.gated_steps(np.full(12, size))[0] != 0.0
 
 
 def test_squared_gradients_are_capped_so_learning_never_stops():
-    _, _, n = _core.gated_steps(np.tile([1.0, -1.0], 1000), 0.0, 0.05)
-    assert n == 400.0
+    alternating = np.tile([1.0, -1.0], 1000)
+    assert _core.gated_steps(alternating)[2] == 400.0
+    assert _core.prior_steps(alternating, 0.0)[2] == 400.0
 
 
 def test_offset_learns_a_biased_head_and_leaves_a_calibrated_one():

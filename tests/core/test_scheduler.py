@@ -187,7 +187,7 @@ def test_stop_tokens_never_take_a_row_but_stay_in_their_softmax():
 
 
 def test_exploration_gives_the_last_row_of_every_sixteenth_round_with_text_to_a_text_node():
-    rounds = serve(make_scheduler(pinned_rows=6), 11, 1, rounds=400)
+    rounds = serve(make_scheduler(pinned_rows=6), 14, 1, rounds=400)
     with_text = [r for r in rounds if r.report["text_nodes"] > 0]
     assert all(not r.report["explored"] for i, r in enumerate(with_text) if (i + 1) % 16)
     explored = [r for r in with_text if r.report["explored"]]
@@ -200,7 +200,7 @@ def test_exploration_gives_the_last_row_of_every_sixteenth_round_with_text_to_a_
             key=lambda i: (-r.candidates["path_q"][i], i),
         )
         assert set(r.tree["candidates"][1:].tolist()) - set(plain_order[:5]) == {last}
-    for r in serve(make_scheduler(pinned_rows=6, exploration=False), 11, 1, rounds=400):
+    for r in serve(make_scheduler(pinned_rows=6, exploration=False), 14, 1, rounds=400):
         assert not r.report["explored"]
 
 
@@ -309,7 +309,7 @@ def test_gains_learn_from_chosen_and_measured_rounds_but_not_from_explored_ones(
 )
 def test_every_mechanism_switches_off_alone(switch):
     # Exploration needs candidates left without a row, and sixteen rounds with text.
-    base, stream = ({"pinned_rows": 6}, (11, 1, 400)) if switch == "exploration" else ({}, (14, 3, 150))
+    base, stream = ({"pinned_rows": 6}, (14, 1, 400)) if switch == "exploration" else ({}, (14, 3, 150))
     on = fingerprint(serve(make_scheduler(**base), *stream))
     core = make_scheduler(**base, **{switch: False})
     rounds = serve(core, *stream)

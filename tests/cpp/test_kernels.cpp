@@ -166,7 +166,7 @@ TEST(ftrl_lanes_match_one_coordinate_at_a_time) {
                 double & g = i < kGradients ? gradient[0][i] : slope[0];
                 g = (step + i) % 3 == 0 ? 0.0 : 0.2 * normal(random) + 0.05 * (i % 2);
                 if (g != 0.0) {
-                    weight[i] = ftrl_gated_step(single[i], g, weight[i], lanes.prior[i], rule);
+                    weight[i] = ftrl_step(single[i], g, weight[i], lanes.prior[i], rule);
                 }
             }
             k->ftrl_steps(lanes, gradient, 1, slope, 1);
