@@ -219,13 +219,14 @@ class ArmReplay:
         }
 
 
-def decode_under(arm: Arm, requests: Sequence[Recorded], costs: CostTable) -> ArmReplay:
+def decode_under(arm: Arm, requests: Sequence[Recorded], costs: CostTable, scheduler: Any = None) -> ArmReplay:
     """Decode the texts of some requests one after the other under an arm that starts with nothing learned.
+
+    ``scheduler`` stands in for the empty ``_core.Scheduler`` of a learning arm: one that has learned, or one that watches.
 
     Where the trace has no block that the arm asks for, the round goes on without one (``covered`` in the result).
     """
     out = ArmReplay(str(arm))
-    scheduler: _core.Scheduler | None = None
     for recorded in requests:
         request, record = recorded.request, recorded.record
         if arm.kind != "adaspark":

@@ -13,6 +13,7 @@ import pytest
 BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 
+import calibration
 import cold_start
 import compare
 import learned_table
@@ -332,3 +333,33 @@ def test_a_curve_s_prices_are_the_means_of_its_passes_at_one_context(tmp_path: P
     assert llama.at(900, 1000, [5.0, 50.0]).draft[0] == pytest.approx(600.0)
     share = which_width.curves(path, None, 0.2)[0]
     assert share.at(900, 1000, [5.0, 50.0]).draft[0] == pytest.approx(1400.0)
+
+
+def test_calibration_pools_rounds_by_where_they_are() -> None:
+    def round_(reply: int, kind: str, accepted: int, expected: float, **kw: bool) -> calibration.Round:
+        state = {"chosen": True, "looped": False, "loops": False} | kw
+        return calibration.Round(
+            reply=reply, kind=kind, accepted=accepted, expected=expected, fitted_loss=1.0, head_loss=1.0 + reply, labelled=2,
+            **state,
+        )  # fmt: skip
+
+    rounds = [
+        round_(0, "draft", 3, 2.0),
+        round_(0, "draft", 9, 1.0, chosen=False),
+        round_(1, "text", 2, 4.0),
+        round_(1, "plain", 0, 0.0),
+        round_(2, "text", 5, 4.0, loops=True),
+        round_(2, "text", 31, 25.0, loops=True, looped=True),
+    ]
+    run = calibration.Run(rounds, tokens=100, time_us=1e6)
+    assert run.ratio == pytest.approx(5 / 6)
+    assert run.predicted_better() == [True, True]
+    told = dict(calibration.lines([run]))
+    assert told["replies without a loop"] == "5 / 6.0 = 0.833"
+    assert told["their drafted rounds"] == told["... of the first 6 replies"] == "3 / 2.0 = 1.500"
+    assert told["before a loop"] == "5 / 4.0 = 1.250"
+    assert told["inside a loop"] == "31 / 25.0 = 1.240"
+    assert told["all"] == "41 / 35.0 = 1.171"
+    assert told["runs within 3%"] == "0 of 1"
+    assert told["log loss, fitted / head"] == "0.5000 / 1.0000"
+    assert told["tokens a second"] == "100.0"

@@ -123,6 +123,17 @@ def test_a_replay_covers_the_text_and_adds_up(requests: list[Recorded], arm: str
     assert told["tokens"] == told["rounds"] + told["accepted"]
 
 
+def test_a_scheduler_that_is_handed_in_decodes_and_learns(requests: list[Recorded]) -> None:
+    arm, texts = Arm.parse("adaspark"), requests[:2]
+    mine = texts[0].scheduler(arm)
+    got, own = decode_under(arm, texts, flat(), mine), decode_under(arm, texts, flat())
+    np.testing.assert_array_equal(np.concatenate(got.columns), np.concatenate(own.columns))
+    learned = mine.save()
+    assert learned != texts[0].scheduler(arm).save()
+    decode_under(arm, texts, flat(), mine)  # goes on from there
+    assert mine.save() != learned
+
+
 def test_a_live_trace_lacks_blocks_and_says_so(requests: list[Recorded]) -> None:
     got = decode_under(Arm.parse("chain:2"), requests[2:3], flat())  # recorded under chain:7, which accepts more
     assert 0.2 < got.to_dict()["covered"] < 1.0
