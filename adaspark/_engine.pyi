@@ -240,8 +240,13 @@ class Drafter:
     def n_past(self) -> int:
         """Positions injected so far."""
     def close(self) -> None: ...
-    def draft(self, anchor: int, n_draft: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+    def draft(
+        self, anchor: int, n_draft: int, enough: float = 0.0
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
         """One block after the committed tokens: ids (n, K), Markov-biased values (n, K) descending, confidence (n,).
+
+        Our own graph stops early, after two positions at least, where the confidences so far multiply to less than
+        ``enough``.
 
         Ids below 0 fill the columns a reduced vocabulary cannot. Without a confidence head the confidence is the
         pick's softmax share over the whole draft vocabulary.

@@ -56,11 +56,15 @@ class Decision(NamedTuple):
         The drafter runs against its prediction, to notice when it starts to pay.
     value_text : float
         Tokens by which the best round without drafting beats decoding at the long-run rate.
+    enough : float
+        A probability. Where drafting goes position by position, it may stop once the confidences so far multiply to
+        less: no row below them pays. ``plan`` takes blocks of any length. 0 while widths are still to be measured.
     """
 
     draft: bool
     probing: bool
     value_text: float
+    enough: float
 
 
 class Tree(NamedTuple):

@@ -127,6 +127,26 @@ def test_every_block_length(
         check_block(tiny, drafter.draft(12, n), committed, 12, n)
 
 
+@pytest.mark.parametrize("layout", [BASE, LAYOUTS["anchor only conditions"]], ids=["anchor", "bonus"])
+def test_a_block_is_cut_below_a_chain_that_is_not_probable_enough(
+    load_target: LoadTarget, load_drafter: LoadDrafter, layout: tm.DrafterSpec
+) -> None:
+    target = load_target(tm.DENSE)
+    drafter = load_drafter(target, tm.DENSE, layout)
+    target.prefill(random_tokens(73, 25))
+    whole = drafter.draft(12, drafter.n_draft)
+    chain = np.cumprod(whole[2], dtype=np.float32)
+    lengths = set()
+    for enough in (0.0, *(float(q) * 1.01 for q in chain), 1.0):
+        improbable = np.flatnonzero(chain[1:] < enough)
+        n = int(improbable[0]) + 2 if improbable.size else drafter.n_draft
+        n = n if drafter.kernels.startswith("own") else drafter.n_draft
+        lengths.add(n)
+        for cut, full in zip(drafter.draft(12, drafter.n_draft, enough), whole, strict=True):
+            assert np.array_equal(cut, full[:n])
+    assert len(lengths) > 3 or not drafter.kernels.startswith("own")
+
+
 @pytest.mark.parametrize("n", [-1, 0, 8, 64])
 def test_a_length_outside_the_block_is_refused(load_target: LoadTarget, load_drafter: LoadDrafter, n: int) -> None:
     """Nothing is read past the block's rows (B14); the session clamps, see test_field_reports."""

@@ -169,7 +169,7 @@ void init_scheduler(py::module_ & m) {
             "decide",
             [](Scheduler & s, int32_t max_rows) {
                 const Decision d = s.decide(max_rows);
-                return py::make_tuple(d.draft, d.probing, d.value_text);
+                return py::make_tuple(d.draft, d.probing, d.value_text, d.enough);
             },
             py::arg("max_rows"))
         .def("plan", [](Scheduler & s) { return tree_dict(s.plan(nullptr)); })

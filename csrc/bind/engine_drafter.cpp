@@ -27,13 +27,13 @@ std::unique_ptr<PyDrafter> load(const std::string & path, const PyTarget & targe
     return out;
 }
 
-py::tuple draft(const PyDrafter & self, int32_t anchor, int32_t n_draft) {
+py::tuple draft(const PyDrafter & self, int32_t anchor, int32_t n_draft, float enough) {
     const Lease lease(*self.slot);
     Drafter & drafter = self.get();
     const Block * block = nullptr;
     {
         const py::gil_scoped_release release;
-        block = &drafter.draft(anchor, n_draft);
+        block = &drafter.draft(anchor, n_draft, enough);
     }
     const py::ssize_t n = block->positions;
     return py::make_tuple(copy_array<int32_t>(block->ids, {n, Block::kTopK}),
@@ -85,7 +85,7 @@ void init_drafter(py::module_ & m) {
                      d.slot->drafter.reset();
                  }
              })
-        .def("draft", &draft, py::arg("anchor"), py::arg("n_draft"));
+        .def("draft", &draft, py::arg("anchor"), py::arg("n_draft"), py::arg("enough") = 0.0F);
 }
 
 } // namespace adaspark::bind

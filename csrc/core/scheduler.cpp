@@ -283,10 +283,22 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     gate_input_.optimistic = optimistic - d.value_text;
     d.draft = learned_.gate.decide(gate_input_) && !plain_instead();
     d.probing = d.draft && learned_.gate.probing();
+    d.enough = d.draft ? cheapest_row() : 0.0F;
     if (d.draft && doubtful && (look_due() || d.probing || learned_.widths.draft_idle())) {
         spend(longest);
     }
     return d;
+}
+
+// The least probability at which a row below two picks may be worth its price: that of the cheapest step from one
+// priced width to the next, among those that hold such a row. 0 where there is none: widths are still to be measured.
+float Scheduler::cheapest_row() const noexcept {
+    double least = 0.0;
+    for (int32_t i = offer_.count - 1; i > 0 && offer_.rows[i] > 3; --i) {
+        const double step = (offer_.price[i] - offer_.price[i - 1]) / (offer_.rows[i] - offer_.rows[i - 1]);
+        least = least > 0.0 ? std::min(least, step) : step;
+    }
+    return static_cast<float>(std::min(1.0, gate_input_.rate * least));
 }
 
 // A drafted round is due, but the price of one row may be that of a bad minute: could it have been better?
@@ -318,7 +330,8 @@ int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Cho
         widest_asked_ = rows;
         if (o.value(tokens_at_most(rows, o), price) > bar) { // seldom: the sums can wait for it
             extend_sums(rows - 1);
-            if (o.value(tokens_at(rows, o), price) > bar) {
+            const bool filled = order_.count >= rows - 1 || !cut_; // a cut block says nothing of a width's reach
+            if (filled && o.value(tokens_at(rows, o), price) > bar) {
                 return rows;
             }
         }
@@ -503,6 +516,7 @@ double Scheduler::sum_q() const noexcept {
 
 const Tree & Scheduler::plan(const DraftBlock * block) noexcept {
     const bool drafted = block != nullptr && !block->confidence.empty();
+    cut_ = drafted && static_cast<int32_t>(block->confidence.size()) < config_.block;
     if (drafted) {
         const int32_t positions = std::min<int32_t>(static_cast<int32_t>(block->confidence.size()), config_.block);
         alignas(32) int32_t tokens[kMaxBlock * kTopK];
@@ -554,7 +568,7 @@ const Tree & Scheduler::plan(const DraftBlock * block) noexcept {
     }
     layout_depth_first(anchor_, set_.token, set_.parent, order_, asked - 1, tree_);
     report_.kind = drafted ? RoundKind::draft : tree_.rows > 1 ? RoundKind::text : RoundKind::plain;
-    if (drafted && report_.reason == WidthReason::measuring && !again_) {
+    if (drafted && !cut_ && report_.reason == WidthReason::measuring && !again_) {
         learned_.widths.came_out_short(asked, tree_.rows);
     }
     planned_ = true;

@@ -57,8 +57,9 @@ struct DraftBlock {
 };
 
 struct Decision {
-    bool draft = false;      // run the drafter
-    bool probing = false;    // ... to learn whether it would pay again
+    bool draft = false;   // run the drafter
+    bool probing = false; // ... to learn whether it would pay again
+    float enough = 0.0F; // positions below a chain of picks less probable than this are not worth drafting; 0 = all are
     double value_text = 0.0; // tokens by which the best round without drafting beats decoding at the long-run rate
 };
 
@@ -185,6 +186,7 @@ class Scheduler {
                              double value_text) noexcept;
     int32_t width_to_time_again(bool drafted, const Objective & objective, double bar) noexcept;
     bool plain_instead() noexcept;
+    float cheapest_row() const noexcept;
     double loss_of(double time) const noexcept;
     bool spend(double time) noexcept;
     bool look_due() const noexcept;
@@ -211,6 +213,7 @@ class Scheduler {
     // Per round.
     int32_t room_ = 0;   // rows this round may have
     bool again_ = false; // an idle width is timed ...
+    bool cut_ = false;   // the drafter stopped before the end of its block
     double paid_ = 0.0;  // ... and this much of what it may cost, in tokens, is taken from the credit
     bool planned_ = false;
     GateInput gate_input_;

@@ -40,9 +40,9 @@ class DraftBackend {
     // Put features of `n` rows into the cache at positions `position`, `position` + 1, ...: the waiting rows from
     // `first` on where keep() kept them, else `features` [n][tapped layers x n_embd].
     virtual void inject(const float * features, int32_t first, int32_t n, int32_t position) = 0;
-    // Run the block [anchor, mask, ...] of `rows` rows at `position`; fill the last `n_draft` of them into `out`. The
-    // cache is left as it was.
-    virtual void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, Block & out) = 0;
+    // Run the block [anchor, mask, ...] of `rows` rows at `position`; fill the last `n_draft` of them into `out`, or
+    // the first of these as Drafter::draft() says of `enough`. The cache is left as it was.
+    virtual void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, float enough, Block & out) = 0;
     // Positions from `n_past` on are gone; those before `first` are.
     virtual void drop(int32_t n_past) = 0;
     virtual void forget(int32_t first) = 0;

@@ -113,7 +113,7 @@ void Drafter::inject() {
     pending_.clear();
 }
 
-const Block & Drafter::draft(int32_t anchor, int32_t n_draft) {
+const Block & Drafter::draft(int32_t anchor, int32_t n_draft, float enough) {
     if (backend_->broken()) {
         throw BackendError(path_ + ": the drafter failed earlier. Load it again");
     }
@@ -131,7 +131,7 @@ const Block & Drafter::draft(int32_t anchor, int32_t n_draft) {
     inject();
     const int32_t rows = info_.sample_from_anchor ? n_draft : n_draft + 1;
     make_room(rows);
-    backend_->draft(anchor, rows, n_draft, n_injected_, block_);
+    backend_->draft(anchor, rows, n_draft, n_injected_, enough, block_);
     return block_;
 }
 

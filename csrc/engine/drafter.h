@@ -44,6 +44,13 @@ struct Block {
     std::vector<int32_t> ids;      // [positions][K]; -1 where a reduced vocabulary has no more
     std::vector<float> values;     // [positions][K]; logits with the Markov bias along the picks, descending
     std::vector<float> confidence; // [positions]; P(pick survives | those before did)
+
+    void resize(int32_t n) {
+        positions = n;
+        ids.resize(static_cast<std::size_t>(n) * kTopK);
+        values.resize(ids.size());
+        confidence.resize(static_cast<std::size_t>(n));
+    }
 };
 
 class Drafter final : public RowObserver {
@@ -60,9 +67,10 @@ class Drafter final : public RowObserver {
     // Positions [0, n_past()) of the committed text the drafter knows, injected or kept for the next injection.
     int32_t n_past() const { return n_injected_ + n_pending_; }
 
-    // Draft `n_draft` (1..B) positions after the committed text, which the drafter must know whole.
-    // The result is valid until the next call.
-    const Block & draft(int32_t anchor, int32_t n_draft);
+    // Draft `n_draft` (1..B) positions after the committed text, which the drafter must know whole; fewer, but two at
+    // least, where the confidences of the first ones multiply to less than `enough` (a backend that gains nothing by
+    // it ignores this). The result is valid until the next call.
+    const Block & draft(int32_t anchor, int32_t n_draft, float enough = 0.0F);
     // Put what is pending into the drafter's cache now (draft() does it by itself).
     void inject();
 

@@ -51,7 +51,8 @@ class LlamaDraft final : public DraftBackend {
         run("an injection");
     }
 
-    void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, Block & out) override {
+    void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, float /*enough*/,
+               Block & out) override {
         llama_batch_ext_clear(batch_);
         for (int32_t i = 0; i < rows; ++i) {
             const int32_t at = llama_batch_ext_add_token(batch_, 0, i == 0 ? anchor : info_.mask_token);
@@ -114,7 +115,7 @@ class LlamaDraft final : public DraftBackend {
         Block block;
         try {
             inject(features.data(), 0, 1, 0);
-            draft(0, info_.sample_from_anchor ? 1 : 2, 1, 1, block);
+            draft(0, info_.sample_from_anchor ? 1 : 2, 1, 1, 0.0F, block);
         } catch (const BackendError & error) {
             throw DrafterError(path_ + ": llama.cpp cannot run this drafter (" + error.what() +
                                "). The file is damaged: download or convert it again");

@@ -60,7 +60,7 @@ class OwnDraft final : public DraftBackend {
         forward_->inject(rows_, fused_.data());
     }
 
-    void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, Block & out) override {
+    void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, float enough, Block & out) override {
         place(rows, position);
         int32_t tokens[graph::kMaxRows];
         std::fill_n(tokens, rows, info_.mask_token);
@@ -70,11 +70,8 @@ class OwnDraft final : public DraftBackend {
         forward_->run(rows_, {});
         forward_->head(output_, rows - n_draft, n_draft,
                        false); // the slot of an anchor that proposes nothing needs no logits
-        out.positions = n_draft;
-        out.ids.resize(static_cast<std::size_t>(n_draft * Block::kTopK));
-        out.values.resize(out.ids.size());
-        out.confidence.resize(static_cast<std::size_t>(n_draft));
-        markov_->run(*forward_, anchor, n_draft, out.ids, out.values, out.confidence);
+        out.resize(n_draft);
+        out.resize(markov_->run(*forward_, anchor, n_draft, enough, out.ids, out.values, out.confidence));
         if (own_workers_) { // the target's threads are next; sleeping between a block's jobs too costs it 0.04 ms
             own_workers_->rest();
         }

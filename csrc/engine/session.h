@@ -181,7 +181,7 @@ class Session {
     void plan_proposal(int32_t depth_limit);
     void order_and_layout(int32_t row_limit);
     void plan_learned(int32_t row_limit);
-    const Block & draft_block(int32_t positions);
+    const Block & draft_block(int32_t positions, float enough = 0.0F);
     std::unique_ptr<core::Scheduler> scheduler_make(const LearnedArm & arm) const;
     void scheduler_begin();
     void scheduler_end();

@@ -149,17 +149,16 @@ void Session::plan_learned(int32_t row_limit) {
         tree_ = scheduler_->plan(nullptr);
         return;
     }
-    // Always the whole block: the price of drafting is learned, so it must be that of one thing.
-    const Block & block = draft_block(drafter_->info().n_draft);
+    const Block & block = draft_block(drafter_->info().n_draft, decision.enough);
     const core::DraftBlock draft{block.ids, block.values, block.confidence};
     tree_ = scheduler_->plan(&draft);
 }
 
-const Block & Session::draft_block(int32_t positions) {
+const Block & Session::draft_block(int32_t positions, float enough) {
     const double start = now_us();
     drafter_->inject();
     const double injected = now_us();
-    const Block & block = drafter_->draft(tokens_.back(), positions);
+    const Block & block = drafter_->draft(tokens_.back(), positions, enough);
     plan_inject_us_ = injected - start;
     plan_draft_us_ = now_us() - injected;
     stats_.inject_us += plan_inject_us_;

@@ -34,7 +34,7 @@ def random_block(rng: np.random.Generator, positions: int, vocabulary: int) -> B
 
 @dataclass
 class Round:
-    decision: tuple[bool, bool, float]
+    decision: tuple[bool, bool, float, float]
     tree: Any
     report: dict[str, Any]
     candidates: dict[str, Any]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from core.driver import make_scheduler, random_block, run_round
+from core.driver import Block, make_scheduler, random_block, run_round
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -323,3 +323,31 @@ def test_every_mechanism_switches_off_alone(switch):
     elif switch == "offset":
         assert state["offset"] == 0.0
     assert all(math.isfinite(r.report["tokens"]) for r in rounds)
+
+
+@pytest.mark.parametrize(("slope", "worth"), [(600.0, (0.7, 1.3)), (0.0, (0.0, 0.3))])
+def test_positions_are_worth_drafting_while_a_row_below_them_may_pay(slope: float, worth: tuple[float, float]) -> None:
+    """``enough`` is what the cheapest further row costs, in tokens at the long-run rate."""
+    core = make_scheduler(text=False)
+    rng = np.random.default_rng(21)
+    core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
+    rounds = [
+        run_round(core, rng, random_block(rng, 7, 5000), lambda i: 0, lambda rows: 10_000.0 + slope * rows, 1000.0)
+        for _ in range(300)
+    ]
+    drafted = [r.decision for r in rounds if r.decision[0]]
+    assert drafted[0][3] == 0.0  # nothing wider than three rows has a price yet
+    row = 600.0 * core.rate
+    assert worth[0] <= np.median([enough / row for _, _, _, enough in drafted[-50:]]) <= worth[1]
+
+
+def test_a_block_cut_short_says_nothing_of_the_reach_of_a_width() -> None:
+    core = make_scheduler(text=False)
+    rng = np.random.default_rng(22)
+    core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
+    for _ in range(400):
+        block = random_block(rng, 7, 5000)
+        cut = Block(block.tokens[:2], block.values[:2], block.confidence[:2])
+        r = run_round(core, rng, cut, lambda i: 0, lambda rows: 10_000.0 + rows, 1000.0)
+        assert r.report["reason"] != "measuring" or len(r.tree["tokens"]) == r.report["asked_rows"]
+    assert [width["high"] for width in core.widths][-1] == 64

@@ -88,7 +88,8 @@ class GgmlDraft final : public DraftBackend {
         run(*i.program);
     }
 
-    void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, Block & out) override {
+    void draft(int32_t anchor, int32_t rows, int32_t n_draft, int32_t position, float /*enough*/,
+               Block & out) override {
         Draft & d = drafter(rows, n_draft, position - first_ + rows);
         device_.wait();
         place(rows, position);

@@ -7,6 +7,10 @@
 
 namespace adaspark::graph {
 
+namespace {
+constexpr int32_t kLeastPositions = 2; // of a block that is cut short
+}
+
 MarkovChain::MarkovChain(const DraftWeights & weights, Workers & workers, std::vector<int32_t> d2t, int32_t n_vocab,
                          int32_t n_embd)
     : weights_(weights), workers_(workers), d2t_(std::move(d2t)),
@@ -97,12 +101,14 @@ float MarkovChain::confidence_of(const float * hidden, std::span<const float> lo
     return std::isfinite(out) ? std::clamp(out, 0.0F, 1.0F) : 0.0F;
 }
 
-void MarkovChain::run(Forward & forward, int32_t anchor, int32_t positions, std::span<int32_t> ids,
-                      std::span<float> values, std::span<float> confidence) {
+int32_t MarkovChain::run(Forward & forward, int32_t anchor, int32_t positions, float enough, std::span<int32_t> ids,
+                         std::span<float> values, std::span<float> confidence) {
     const std::size_t k = ids.size() / static_cast<std::size_t>(positions);
+    int32_t filled = positions; // written by one thread before a barrier, read by all behind it
+    float chain = 1.0F;
     previous(anchor);
     workers_.run([&](int32_t thread) {
-        for (int32_t i = 0; i < positions; ++i) {
+        for (int32_t i = 0; i < filled; ++i) {
             take(thread, forward.logits(i));
             workers_.barrier();
             if (thread == 0) {
@@ -110,13 +116,17 @@ void MarkovChain::run(Forward & forward, int32_t anchor, int32_t positions, std:
                 const int32_t pick = merge(ids.subspan(at, k), values.subspan(at, k));
                 confidence[static_cast<std::size_t>(i)] =
                     confidence_of(forward.normed(i), forward.logits(i), values[at]);
-                if (i + 1 < positions) {
+                chain *= confidence[static_cast<std::size_t>(i)];
+                if (i + 1 >= kLeastPositions && chain < enough) {
+                    filled = i + 1;
+                } else if (i + 1 < positions) {
                     previous(pick < 0 ? anchor : pick);
                 }
             }
             workers_.barrier();
         }
     });
+    return filled;
 }
 
 } // namespace adaspark::graph

@@ -17,8 +17,10 @@ class MarkovChain {
                 int32_t n_embd);
 
     // Rows 0 .. positions - 1 of the forward's last head(). ids and values: [positions][k], confidence: [positions].
-    void run(Forward & forward, int32_t anchor, int32_t positions, std::span<int32_t> ids, std::span<float> values,
-             std::span<float> confidence);
+    // Stops, after two positions at least, where the confidences so far multiply to less than `enough`; returns how
+    // many are filled.
+    int32_t run(Forward & forward, int32_t anchor, int32_t positions, float enough, std::span<int32_t> ids,
+                std::span<float> values, std::span<float> confidence);
 
   private:
     struct Row { // the row of w1 that belongs to the pick before
