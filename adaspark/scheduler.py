@@ -53,12 +53,11 @@ class Decision(NamedTuple):
     draft : bool
         Run the drafter and hand its block to ``plan``.
     probing : bool
-        The drafter runs against its prediction, to notice when it starts to pay.
+        It runs against its prediction, to notice when it starts to pay.
     value_text : float
         Tokens by which the best round without drafting beats decoding at the long-run rate.
     enough : float
-        A probability. Where drafting goes position by position, it may stop once the confidences so far multiply to
-        less: no row below them pays. ``plan`` takes blocks of any length. 0 while widths are still to be measured.
+        Drafting may stop where the confidences so far multiply to less: no row below pays. 0: never.
     """
 
     draft: bool
@@ -140,8 +139,7 @@ class Scheduler:
 
     Notes
     -----
-    Not thread-safe. Nothing is measured or tuned beforehand: an empty scheduler learns while it serves, and
-    ``save``/``load`` carry what it learned to the next process bit for bit.
+    Not thread-safe. An empty scheduler learns while it serves; ``save``/``load`` carry that on bit for bit.
     """
 
     def __init__(
@@ -225,7 +223,7 @@ class Scheduler:
         """The tree to verify this round; ``block`` is what the drafter proposed, None where it did not run."""
         self._expect("deciding")
         if block is None:
-            rows = self._core.plan()
+            r = self._core.plan()
         else:
             tokens = np.ascontiguousarray(block.tokens, dtype=np.int32)
             logits = np.ascontiguousarray(block.logits, dtype=np.float32)
@@ -238,11 +236,9 @@ class Scheduler:
                 if shape != (positions, self._top_k):
                     msg = f"{name} must have shape {(positions, self._top_k)}, not {shape}"
                     raise ValueError(msg)
-            rows = self._core.plan_block(tokens.reshape(-1), logits.reshape(-1), confidence)
+            r = self._core.plan_block(tokens.reshape(-1), logits.reshape(-1), confidence)
         self._phase = "verifying"
-        self._tree = Tree(
-            rows["tokens"], rows["parents"], rows["depths"], rows["ancestors"], rows["candidates"], rows["ranks"]
-        )
+        self._tree = Tree(r["tokens"], r["parents"], r["depths"], r["ancestors"], r["candidates"], r["ranks"])
         return self._tree
 
     def observe(self, path: ArrayLike, next_token: int, times: RoundTimes, *, last: bool = False) -> None:

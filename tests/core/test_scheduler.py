@@ -332,7 +332,7 @@ def test_positions_are_worth_drafting_while_a_row_below_them_may_pay(slope: floa
     rng = np.random.default_rng(21)
     core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
     rounds = [
-        run_round(core, rng, random_block(rng, 7, 5000), lambda i: 0, lambda rows: 10_000.0 + slope * rows, 1000.0)
+        run_round(core, rng, random_block(rng, 7, 5000), lambda _: 0, lambda rows: 10_000.0 + slope * rows, 1000.0)
         for _ in range(300)
     ]
     drafted = [r.decision for r in rounds if r.decision[0]]
@@ -348,6 +348,6 @@ def test_a_block_cut_short_says_nothing_of_the_reach_of_a_width() -> None:
     for _ in range(400):
         block = random_block(rng, 7, 5000)
         cut = Block(block.tokens[:2], block.values[:2], block.confidence[:2])
-        r = run_round(core, rng, cut, lambda i: 0, lambda rows: 10_000.0 + rows, 1000.0)
+        r = run_round(core, rng, cut, lambda _: 0, lambda rows: 10_000.0 + rows, 1000.0)
         assert r.report["reason"] != "measuring" or len(r.tree["tokens"]) == r.report["asked_rows"]
     assert [width["high"] for width in core.widths][-1] == 64
