@@ -155,7 +155,7 @@ Refit refit(ContextLaw & law, const SampleBank & bank) noexcept {
             candidate.train(s.context, s.basis, candidate.raw(s.basis), s.time);
         }
     }
-    if (mean_loss(candidate, judged, judges) >= mean_loss(law, judged, judges)) {
+    if (!(mean_loss(candidate, judged, judges) < mean_loss(law, judged, judges))) { // nor one that is not a number
         return Refit::kept;
     }
     candidate.samples = law.samples;

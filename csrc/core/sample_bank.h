@@ -38,6 +38,8 @@ struct SampleBank {
             a(present);
             if (present != 0) {
                 a(b);
+            } else {
+                b = Band{}; // what is read into may hold another
             }
         }
     }

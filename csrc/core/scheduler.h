@@ -186,7 +186,7 @@ class Scheduler {
                              double value_text) noexcept;
     int32_t width_to_time_again(bool drafted, const Objective & objective, double bar) noexcept;
     bool plain_instead() noexcept;
-    float cheapest_row() const noexcept;
+    float cheapest_row(bool probing) const noexcept;
     double loss_of(double time) const noexcept;
     bool spend(double time) noexcept;
     bool look_due() const noexcept;
@@ -212,8 +212,8 @@ class Scheduler {
 
     // Per round.
     int32_t room_ = 0;   // rows this round may have
-    bool again_ = false; // an idle width is timed ...
     bool cut_ = false;   // the drafter stopped before the end of its block
+    bool again_ = false; // an idle width is timed ...
     double paid_ = 0.0;  // ... and this much of what it may cost, in tokens, is taken from the credit
     bool planned_ = false;
     GateInput gate_input_;

@@ -107,22 +107,29 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     gate_input_.optimistic = optimistic - d.value_text;
     d.draft = learned_.gate.decide(gate_input_) && !plain_instead();
     d.probing = d.draft && learned_.gate.probing();
-    d.enough = d.draft ? cheapest_row() : 0.0F;
+    d.enough = d.draft ? cheapest_row(d.probing) : 0.0F;
     if (d.draft && doubtful && (look_due() || d.probing || learned_.widths.draft_idle())) {
         spend(longest);
     }
     return d;
 }
 
-// The least probability at which a row below two picks may be worth its price: that of the cheapest step from one
-// priced width to the next, among those that hold such a row. 0 where there is none: widths are still to be measured.
-float Scheduler::cheapest_row() const noexcept {
-    double least = 0.0;
+// The least probability, in the drafter's words, at which a row below two picks may be worth its price: that of the
+// cheapest step from one priced width to the next, among those that hold such a row. 0 where a probe is to show what
+// drafting brings, and while the ladder has not been measured beyond what a block of two positions could fill.
+float Scheduler::cheapest_row(bool probing) const noexcept {
+    const int32_t next = learned_.widths.unmeasured(room_, learned_.widths.widest_measured() + 1);
+    if (probing || (next > 0 && next <= 1 + 2 * config_.top_k)) {
+        return 0.0F;
+    }
+    double least = std::numeric_limits<double>::infinity();
     for (int32_t i = offer_.count - 1; i > 0 && offer_.rows[i] > 3; --i) {
         const double step = (offer_.price[i] - offer_.price[i - 1]) / (offer_.rows[i] - offer_.rows[i - 1]);
-        least = least > 0.0 ? std::min(least, step) : step;
+        least = std::min(least, step);
     }
-    return static_cast<float>(std::min(1.0, gate_input_.rate * least));
+    const Gains & gains = objective_[1].gains; // a drafter that is better than its own words
+    const double more = std::max({1.0, gains.draft_above, gains.draft_below});
+    return least < 1e300 ? static_cast<float>(std::min(1.0, gate_input_.rate * least / more)) : 0.0F;
 }
 
 // A drafted round is due, but the price of one row may be that of a bad minute: could it have been better?

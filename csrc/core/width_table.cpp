@@ -13,7 +13,6 @@ constexpr double kFirstShare = 0.6;  // of its first time, which a width is take
 constexpr double kSecondShare = 0.9; // of the lower of its first two
 constexpr double kSurprise = 0.9;    // of its price: a time below it contradicts the price
 constexpr double kFits = 1.15;       // of a band's typical time: a law this near it knows the band
-constexpr uint32_t kGrowth = 8;      // a context longer by less than one in this many is of the same request
 constexpr int32_t kLadder[] = {1, 2, 4, 8, 16, 32, 64};
 } // namespace
 
@@ -63,7 +62,7 @@ void Pace::take(const Level & ratios) noexcept {
     clock = std::clamp<double>(least.first, 1.0 / kClockMost, kClockMost);
     // The next ratio falls below the least of eight in one round of nine, below the second in two.
     constexpr double between = kQuantile * (kLevelWindow + 1) - 1.0;
-    typical = clock + between * std::max(0.0, least.second - clock);
+    typical = clock + between * (std::clamp<double>(least.second, clock, kClockMost) - clock);
 }
 
 double Timed::record(uint32_t context, const ContextBasis & basis, double time, const Pace & pace,
@@ -89,13 +88,10 @@ double Timed::record(uint32_t context, const ContextBasis & basis, double time, 
         anchor = lowest;
     }
     // A context that the law has not been fitted on may take longer on the same machine. Until the refit at the end of
-    // the request such a time is no evidence of drift, or requests at two contexts in turns would look like a machine
-    // that changes its speed. Where a request grows into such a context, the law grows with it.
+    // the request such a time is no evidence of drift, or requests at two contexts in turns, or one that grows, would
+    // look like a machine that changes its speed.
     const uint32_t band = 1U << context_band(context);
-    const uint32_t last = level_context[(level.seen + kLevelWindow - 1) % kLevelWindow];
-    const bool grown =
-        level.seen > 0 && (known >> context_band(last) & 1U) != 0 && context >= last && context - last < last / kGrowth;
-    known |= !law.trained() || grown ? band : 0U;
+    known |= law.trained() ? 0U : band;
     const bool evidence = ratio > 0.0 && !surprising && (known & band) != 0 && count > kTrusted;
     ran = first_surprise ? 0.0 : ratio;
     ran_context = context;
@@ -363,13 +359,9 @@ void WidthTable::record_verify(int32_t rows, uint32_t context, double time) noex
 }
 
 void WidthTable::record_draft(uint32_t context, double time) noexcept {
-    if (!(time > 0.0)) {
-        return;
-    }
-    const double ratio = draft_.record(context, basis(context), time, pace_, round_);
-    round_drafted_ = true;
-    if (ratio > 0.0 && !(round_ratio_ > 0.0)) {
-        round_ratio_ = ratio;
+    if (time > 0.0) { // it may have been cut short: its ratio tells nothing of the machine
+        draft_.record(context, basis(context), time, pace_, round_);
+        round_drafted_ = true;
     }
 }
 
@@ -449,8 +441,8 @@ bool WidthTable::split(int32_t rows) noexcept {
 }
 
 // Adds three samples to each of `bands` that `to` has none of and some other width has: what `to` would take there if
-// it grew with context as that width does. From times, not from laws: between refits a law follows the context at hand
-// and forgets the others. Returns the bands that have them now.
+// it grew with context as that width does. From times, not from laws: between refits a law follows a context that
+// is new to it and forgets the others. Returns the bands that have them now.
 uint32_t WidthTable::lend(const Timed & to, uint32_t bands, SampleBank & samples) const noexcept {
     uint32_t lent = 0;
     for (uint32_t left = bands; left != 0; left &= left - 1) {

@@ -7,6 +7,7 @@
 #include "core/sample_bank.h"
 #include "core/tree.h"
 
+#include <bit>
 #include <cstdint>
 
 namespace adaspark::core {
@@ -22,8 +23,8 @@ inline constexpr uint32_t kIdleRounds = 128; // without a run until a price is d
 inline constexpr double kIdleShare = 0.5;    // of a doubted price, which a width is taken to cost at least
 inline constexpr uint32_t kLookPeriod = 8;   // rounds from one look for idle widths to the next
 
-// The least of the last kLevelWindow ratios measured / law, clamped: follows the machine within 8 runs and, unlike an
-// all-time minimum, rises again when the machine slows.
+// The last kLevelWindow ratios measured / law (of a width's level, measured / law / clock). Their least follows the
+// machine within 8 runs and, unlike an all-time minimum, rises again when the machine slows.
 struct Level {
     uint32_t seen = 0;
     float ratio[kLevelWindow] = {};
@@ -37,9 +38,8 @@ struct Level {
 
 // How fast the machine runs against its laws, from the last ratios measured / law of laws that can be trusted.
 struct Pace {
-    double clock = 1.0; // times a law is the price at hand: the least of kLevelWindow ratios
-    double typical =
-        1.0; // what a time is divided by before a law learns it: the ratio that one in 1 / kQuantile falls below
+    double clock = 1.0;   // times a law is the price at hand: the least of kLevelWindow ratios
+    double typical = 1.0; // what a time is divided by before a law learns it: a share kQuantile of ratios is below
 
     void take(const Level & ratios) noexcept;
 };
@@ -53,7 +53,7 @@ struct Timed {
     uint32_t due = 0;    // round of the table from which it is idle
     uint32_t wait = kIdleRounds;
     uint32_t surprises = 0; // 1: the last run, of an idle one, was much quicker than its price
-    uint32_t known = 0;     // bit b: the law was made or judged on samples of context band b
+    uint32_t known = 0;     // bit b: the law was made in context band b, or prices its typical sample within kFits
     uint32_t borrowed = 0;  // bit b: the law has been fitted on samples of band b that another width lent
     uint32_t fresh = 0;     // 1: has run since the last refit
     uint32_t level_context[kLevelWindow] = {}; // of the level's ratios
@@ -112,6 +112,7 @@ class WidthTable {
     int32_t unmeasured(int32_t max_rows, int32_t min_rows = 1) const noexcept;
     // `rows` is a class top with kMeasurements samples.
     bool measured(int32_t rows) const noexcept { return (measured_ >> bit_of(rows) & 1U) != 0; }
+    int32_t widest_measured() const noexcept { return measured_ != 0 ? top_[std::bit_width(measured_) - 1] : 0; }
     // What the class top `rows`, not measured yet, may cost at best: the price, from the last offer(), of the widest
     // measured width below it (0 where there is none), and little less than the times it has had.
     double price_at_best(int32_t rows) const noexcept;

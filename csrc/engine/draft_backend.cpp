@@ -52,6 +52,10 @@ std::unique_ptr<DraftBackend> draft_backend(const std::string & path, Target & t
             if (!either) { // llama.cpp's drafter reads its target's tables where they are
                 throw;
             }
+        } catch (const BackendError &) { // no further threads
+            if (!either) {
+                throw;
+            }
         }
         if (!either) {
             throw DrafterError(path + ": our own graph cannot run this drafter: " + why +

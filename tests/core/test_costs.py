@@ -179,6 +179,21 @@ def test_a_slower_machine_reprices_widths_that_did_not_run():
         assert after[rows] / before[rows] == pytest.approx(1.5, rel=0.05)
     steady(table, 8, 4, 22e3 * 100, 8e3)
     assert table.clock == pytest.approx(16.0)
+    steady(table, 8, 4, 22e3, 8e3)
+    table.refit()
+    assert prices(table) == pytest.approx({2: 20e3, 4: 22e3, 8: 25e3}, rel=0.06)  # nothing learned is off by more
+
+
+def test_a_request_that_grows_teaches_the_slope():
+    # One long reply, twice as long a verify at its end: the laws learn it, not the clock.
+    table = _core.WidthTable(64)
+    for context in range(300, 2300, 4):
+        table.record(1, context, 2000.0 + context)
+    table.refit()
+    for _ in range(8):
+        table.record(1, 2100, 4100.0)
+    assert table.clock == pytest.approx(1.0, abs=0.2)
+    assert prices_at(table, 300)[1] == pytest.approx(2300.0, rel=0.2)
 
 
 def test_a_law_of_few_samples_does_not_move_the_clock():
