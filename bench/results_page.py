@@ -24,6 +24,7 @@ from adaspark.benchmark.stats import geometric_mean, spread
 
 COMPARISONS = {
     "compare": "Open questions",
+    "compare_own": "Open questions, the whole file, our own arms",
     "compare_copy": "Texts to copy from",
     "compare_copy_cut": "Texts to copy from, each reply to where it begins to loop (`--cut-loops`)",
     "compare_llama_kernels": "Open questions, our arms on llama.cpp's kernels (`--kernels llama`)",
@@ -64,12 +65,14 @@ def _comparison(path: Path, title: str) -> list[str]:
     if not run:
         return []
     rows = []
+    names = {"plain": "against `plain`", "llama.cpp/plain": "against llama.cpp plain"}
+    baselines = [arm for arm in names if arm in run["arms"]]
     for arm in run["arms"]:
         row = [f"`{arm}`"]
         mine = [replies[arm] for replies in prompts.values() if compare.usable_pair(*replies[arm])]
         rates = [median(map(compare.rate, passes)) for passes in mine]
         row.append(f"{spread(rates).median:,.0f}" if rates else "-")
-        for baseline in ("plain", "llama.cpp/plain"):
+        for baseline in baselines:
             pairs = [(replies[arm], replies[baseline]) for replies in prompts.values()]
             usable = [pair for pair in pairs if compare.usable_pair(*pair[0], *pair[1])]
             ratio = geometric_mean([compare.median_ratio(*pair) for pair in usable]) if usable else None
@@ -77,10 +80,10 @@ def _comparison(path: Path, title: str) -> list[str]:
         rows.append(row)
     what = (
         f"{len(prompts)} prompts, {run['n_predict']} tokens each at most, {run['threads']} threads, greedy, one run, arms interleaved, from "
-        "an empty scheduler. Geometric means of ratios with 95% intervals, over the prompts whose replies do not loop"
-        + (" before they are cut." if run.get("cut_loops") else ".")
+        "an empty scheduler. Geometric means of ratios with 95% intervals, over the prompts "
+        + ("with 16 tokens or more before a loop." if run.get("cut_loops") else "whose replies do not loop.")
     )
-    columns = ["arm", "tok/s, median", "against `plain`", "against llama.cpp plain"]
+    columns = ["arm", "tok/s, median", *(names[arm] for arm in baselines)]
     return [f"## {title}", what, markdown_rows(columns, rows)]
 
 

@@ -3,7 +3,7 @@
 ``python bench/simulate.py`` prints, for each cost law, tokens per second over the best pinned arm (plain decoding and
 trees of 2 to 48 rows) after the first request and over all of them, the share of the first request spent measuring
 widths, how well a switch of workload, a slowdown of the machine or a bad minute at the start is made good, and requests
-at two contexts in turns; each with a 95% interval over seeds.
+at two contexts in turns, without and with a cold start; each with a 95% interval over seeds.
 The world is bench/cpp/world.h: which candidate is accepted is drawn from a known softmax, verify times follow a known
 law with jitter, bursts and drift.
 """
@@ -25,7 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from kit.native import program
 
-LAWS = ["lfm-dense", "lfm-routed", "qwen-4b", "qwen-8b", "cpu-2core", "gpu-flat", "never-pays", "inversion"]
+LAWS = [
+    "lfm-dense",
+    "lfm-routed",
+    "qwen-4b",
+    "qwen-8b",
+    "cpu-2core",
+    "amx-2core",
+    "gpu-flat",
+    "never-pays",
+    "inversion",
+]
 PINNED = ["1", "2", "3", "4", "6", "8", "12", "16", "24", "32", "48"]
 Run = dict[str, Any]
 
@@ -125,10 +135,11 @@ def after_a_bad_minute(simulator: Simulator, law: str, best: str) -> list[float]
     ]
 
 
-def at_two_contexts(simulator: Simulator, law: str) -> tuple[list[float], list[float], list[float]]:
+def at_two_contexts(simulator: Simulator, law: str, cold: float) -> tuple[list[float], list[float], list[float]]:
     """Requests at 300 and 2,000 tokens in turns, from the third on: speed over the best pinned arm, how far off the
-    prices of the measured widths are at both contexts, on average, and the dearest of them over its true time."""
-    runs = simulator.arms(law, ["adaspark", *PINNED], "--prompts=300:2000")
+    prices of the measured widths are at both contexts, on average, and the dearest of them over its true time. ``cold``:
+    times that one row takes right after a prompt."""
+    runs = simulator.arms(law, ["adaspark", *PINNED], "--prompts=300:2000", f"--cold={cold}")
     best = max(PINNED, key=lambda arm: speed([q for r in runs[arm] for q in r["requests"][2:]]))
     mine = [r["requests"][2:] for r in runs["adaspark"]]
     return (
@@ -178,13 +189,13 @@ def main() -> None:
     for law in options.laws.split(","):
         values = results[law]["bad minute"] = after_a_bad_minute(simulator, law, results[law]["best"])
         show(f"{law:11s} {interval(values):>24s} {'lowest':>10s} {min(values):.3f}")
-    if "cpu-2core" in results:
-        show(
-            "\nrequests at 300 and 2,000 tokens in turns, over the best pinned arm; prices off their times, and dearest"
-        )
-        rows = at_two_contexts(simulator, "cpu-2core")
-        results["cpu-2core"]["two contexts"] = rows
-        show(f"{'cpu-2core':11s} " + " ".join(f"{interval(r):>24s}" for r in rows))
+    show("\nrequests at 300 and 2,000 tokens in turns, over the best pinned arm; prices off their times, and dearest")
+    for law in ("cpu-2core", "amx-2core"):
+        for cold in (1.0, 2.2):
+            if law in results:
+                rows = results[law][f"two contexts, {cold} cold"] = at_two_contexts(simulator, law, cold)
+                start = "" if cold == 1.0 else "cold starts"
+                show(f"{law:11s} {start:11s} " + " ".join(f"{interval(r):>24s}" for r in rows))
     if options.out is not None:
         options.out.write_text(json.dumps(results))
 
