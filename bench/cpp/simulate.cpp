@@ -9,6 +9,17 @@
 
 namespace bench {
 
+// Milliseconds at 300 and at 2,000 tokens, by rows.
+static std::vector<std::pair<int32_t, std::array<double, 2>>>
+through(const std::vector<int32_t> & rows, const std::vector<double> & near, const std::vector<double> & far) {
+    std::vector<std::pair<int32_t, std::array<double, 2>>> points;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const double slope = (far[i] - near[i]) / 1.7;
+        points.push_back({rows[i], {near[i] - 0.3 * slope, slope}});
+    }
+    return points;
+}
+
 CostLaw cost_law(const std::string & name) {
     CostLaw c;
     if (name == "lfm-dense") { // Table 1 and section 3.2: flat to 16 rows, a step above, dearer at 40 than at 48
@@ -33,24 +44,14 @@ CostLaw cost_law(const std::string & name) {
         c.steps = true;
         c.draft = 11.2;
     } else if (name == "cpu-2core") {
-        const int32_t rows[] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
-        const double near[] = {4.8, 7.0, 10.0, 12.4, 17.8, 20.9, 29.9, 33.0, 64.0};  // at 300 tokens
-        const double far[] = {9.0, 14.0, 18.5, 21.5, 28.4, 34.5, 49.0, 55.0, 113.0}; // at 2,000
-        for (int i = 0; i < 9; ++i) {
-            const double slope = (far[i] - near[i]) / 1.7;
-            c.points.push_back({rows[i], {near[i] - 0.3 * slope, slope}});
-        }
+        c.points = through({1, 2, 3, 4, 6, 8, 12, 16, 32}, {4.8, 7.0, 10.0, 12.4, 17.8, 20.9, 29.9, 33.0, 64.0},
+                           {9.0, 14.0, 18.5, 21.5, 28.4, 34.5, 49.0, 55.0, 113.0});
         c.draft = 7.0;
         c.jitter = 0.02;
         c.burst = 0.08;
     } else if (name == "amx-2core") { // our own kernels on two cores with AMX
-        const int32_t rows[] = {1, 2, 4, 6, 8, 12, 16, 24, 32};
-        const double near[] = {1.88, 2.05, 2.73, 3.44, 4.03, 5.49, 7.06, 11.99, 14.7};
-        const double far[] = {3.65, 4.18, 6.58, 7.94, 9.28, 13.72, 16.95, 25.26, 31.12};
-        for (int i = 0; i < 9; ++i) {
-            const double slope = (far[i] - near[i]) / 1.7;
-            c.points.push_back({rows[i], {near[i] - 0.3 * slope, slope}});
-        }
+        c.points = through({1, 2, 4, 6, 8, 12, 16, 24, 32}, {1.88, 2.05, 2.73, 3.44, 4.03, 5.49, 7.06, 11.99, 14.7},
+                           {3.65, 4.18, 6.58, 7.94, 9.28, 13.72, 16.95, 25.26, 31.12});
         c.draft = 0.7;
         c.jitter = 0.03;
         c.burst = 0.08;

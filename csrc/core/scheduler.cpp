@@ -236,8 +236,8 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
                 value_text =
                     rate > 0.0 ? gate_input_.tokens - rate * gate_input_.time : gate_input_.tokens / gate_input_.time;
             }
-            if (probing &&
-                choice.rows == 1) { // a probe that verifies nothing teaches nothing: neither picks nor prices
+            // A probe that verifies nothing teaches nothing, neither of picks nor of prices.
+            if (probing && choice.rows == 1) {
                 for (int32_t i = 1, best = 0; i < offer_.count; ++i) {
                     if (best == 0 || values[i] > values[best]) {
                         best = i;

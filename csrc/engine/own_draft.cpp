@@ -88,10 +88,10 @@ class OwnDraft final : public DraftBackend {
 
   private:
     // llama.cpp's threads poll for their next graph on the processors that ours are about to use. Measured on a Xeon
-    // (Emerald Rapids), 2 cores, default pair, whole rounds interleaved: blocks of 1, 4, 7 take 1.1, 1.4, 1.5 ms on two
-    // threads, 2.0, 2.4, 2.5 ms on one (llama.cpp's drafter: 2.0, 5.1, 8.2 ms). With and without the pause the block
-    // and the verify behind it (14 to 36 ms) take the same within 1%: waking the pool costs nothing that shows there.
-    // Without it an idle machine polls for 0.4 to 0.9 s behind a draft.
+    // (Granite Rapids by its caches), 2 cores, default pair, whole rounds interleaved: blocks of 1, 4, 7
+    // take 1.1, 1.4, 1.5 ms on two threads, 2.0, 2.4, 2.5 ms on one (llama.cpp's drafter: 2.0, 5.1, 8.2 ms). With and
+    // without the pause the block and the verify behind it (14 to 36 ms) take the same within 1%: waking the pool costs
+    // nothing that shows there. Without it an idle machine polls for 0.4 to 0.9 s behind a draft.
     void make_way() {
         if (target_threads_ != nullptr) {
             target_threads_->pause();

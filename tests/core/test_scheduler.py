@@ -367,3 +367,17 @@ def test_loading_leaves_nothing_of_what_was_learned_before() -> None:
     used = served(3000)  # times at contexts that the other has never seen
     assert used.load(state)
     assert used.save() == state
+
+
+def test_a_probe_verifies_what_it_drafted() -> None:
+    """No pick is ever right, so drafting does not pay; what looks again runs two rows all the same."""
+    core = make_scheduler(text=False)
+    rng = np.random.default_rng(24)
+    core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
+    rounds = [
+        run_round(core, rng, random_block(rng, 7, 5000), lambda _: 8, lambda rows: 9_000.0 + 1_000.0 * rows, 3000.0)
+        for _ in range(600)
+    ]
+    probes = [len(r.tree["tokens"]) for r in rounds if r.decision[1] and r.report["reason"] == "chosen"]
+    assert len(probes) >= 3
+    assert min(probes) >= 2
