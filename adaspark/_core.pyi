@@ -98,6 +98,9 @@ class WidthTable:
     @property
     def clock(self) -> float: ...
     @property
+    def markup(self) -> float:
+        """What a typical time is over law, level and clock."""
+    @property
     def classes(self) -> list[tuple[int, int, int, bool]]:
         """(low, high, samples, unreachable), ascending."""
 

@@ -3,8 +3,9 @@
 Requests are served on the arm adaspark, from an empty store, at a short and a long context in turns. After each request
 every width is verified once at one of the contexts, in a random order, a draft before each as in a round. Then the prices
 the scheduler has learned are held against those times: against their 0.15 quantile, which is what a law is fitted to, and
-against their median; and each step of T(n), a row that costs clearly more than the rows around it, against the table's
-own, which lie between one priced width and the next. Last, what it costs a width to alternate with others.
+against their median, which a price is to be; and each step of T(n), a row that costs clearly more than the rows around
+it, against the table's own, which lie between one priced width and the next. Last, what it costs a width to alternate
+with others.
 """
 
 from __future__ import annotations

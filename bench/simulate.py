@@ -2,8 +2,9 @@
 
 ``python bench/simulate.py`` prints, for each cost law, tokens per second over the best pinned arm (plain decoding and
 trees of 2 to 48 rows) after the first request and over all of them, the share of the first request spent measuring
-widths, how well a switch of workload, a slowdown of the machine or a bad minute at the start is made good, and requests
-at two contexts in turns, without and with a cold start; each with a 95% interval over seeds.
+widths, how close the chosen width's price comes to its time, how well a switch of workload, a slowdown of the machine
+or a bad minute at the start is made good, and requests at two contexts in turns, without and with a cold start; each
+with a 95% interval over seeds.
 The world is bench/cpp/world.h: which candidate is accepted is drawn from a known softmax, verify times follow a known
 law with jitter, bursts and drift.
 """
@@ -100,6 +101,8 @@ def against_pinned(simulator: Simulator, law: str) -> dict[str, Any]:
             speed(a["requests"][1:]) / speed(b["requests"][1:])
             for a, b in zip(runs["adaspark"], runs["1"], strict=True)
         ],
+        "price": [float(np.mean([q["price"] for q in r["requests"][4:]])) for r in runs["adaspark"]],
+        "price error": [float(np.mean([q["price_error"] for q in r["requests"][4:]])) for r in runs["adaspark"]],
         "drafted": sum(q["drafted"] for q in later) / sum(q["rounds"] for q in later),
         "text": sum(q["text"] for q in later) / sum(q["rounds"] for q in later),
     }
@@ -169,6 +172,9 @@ def main() -> None:
             f"{law:11s} {r['best']:>5s} {interval(r['after']):>24s} {interval(r['all']):>22s} {interval(r['plain']):>22s} "
             f"{interval(r['cold']):>22s} {r['drafted']:8.2f} {r['text']:6.2f}"
         )
+    show("\nthe chosen width's price from the fifth request on: median of price / time, and of |price / time - 1|")
+    for law in options.laws.split(","):
+        show(f"{law:11s} {interval(results[law]['price']):>24s} {interval(results[law]['price error']):>24s}")
     show("\na reply that changes its workload half-way, over the better of plain and always drafting")
     for law, before, after in (
         ("cpu-2core", "hard", "copy"),

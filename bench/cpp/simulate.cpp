@@ -70,6 +70,15 @@ CostLaw cost_law(const std::string & name) {
     return c;
 }
 
+static double median(std::vector<double> values) {
+    if (values.empty()) {
+        return 0.0;
+    }
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
 struct Plan {
     std::string law = "cpu-2core";
     std::string arm = "adaspark";
@@ -165,6 +174,7 @@ int main(int argc, char ** argv) {
         double measuring = 0.0;
         int32_t rounds = 0, drafted = 0, text_rounds = 0, probes = 0, measured = 0;
         int64_t rows = 0;
+        std::vector<double> priced; // price / time of the verifies whose chosen width was filled
         std::string curve;
         double part_time = 0.0;
         int32_t part_from = at;
@@ -197,6 +207,9 @@ int main(int argc, char ** argv) {
             t.draft = d.draft ? 1e3 * law.draft * factor * cold * (1.0 + 0.4 * waits) : 1.0;
             t.verify = (law.verify(tree->rows, at) + waiting) * factor * cold;
             t.commit = (d.draft ? 60.0 : 20.0) * factor;
+            if (rounds > 0 && report.verify_price > 0.0 && report.asked_rows == tree->rows) {
+                priced.push_back(report.verify_price / t.verify);
+            }
             walk(now, at, *tree, end - at, path);
             Outcome o;
             o.path = path;
@@ -251,11 +264,16 @@ int main(int argc, char ** argv) {
                 }
             }
         }
+        const double over = median(priced);
+        for (double & ratio : priced) {
+            ratio = std::abs(ratio - 1.0);
+        }
         std::printf("%s{\"workload\":\"%s\",\"tokens\":%d,\"us\":%.0f,\"rounds\":%d,\"drafted\":%d,\"text\":%d,"
                     "\"probes\":%d,\"measured\":%d,\"measuring_us\":%.0f,\"rows\":%lld,\"dear\":%.3f,\"off\":%.3f,"
-                    "\"curve\":[%s]}",
+                    "\"price\":%.4f,\"price_error\":%.4f,\"curve\":[%s]}",
                     q == 0 ? "" : ",", kind.c_str(), at - prompt, time, rounds, drafted, text_rounds, probes, measured,
-                    measuring, static_cast<long long>(rows), dear, off / std::max(prices, 1), curve.c_str());
+                    measuring, static_cast<long long>(rows), dear, off / std::max(prices, 1), over, median(priced),
+                    curve.c_str());
     }
     std::printf("],\"widths\":[");
     for (int32_t i = 0; i < scheduler->widths().size(); ++i) {

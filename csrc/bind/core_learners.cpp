@@ -83,6 +83,7 @@ void bind_cost(py::module_ & m) {
         .def("split", &WidthTable::split, py::arg("rows"))
         .def("refit", &WidthTable::refit_all)
         .def_property_readonly("clock", &WidthTable::clock)
+        .def_property_readonly("markup", &WidthTable::markup)
         .def_property_readonly("classes", [](const WidthTable & t) {
             py::list out;
             for (int32_t i = 0; i < t.size(); ++i) {

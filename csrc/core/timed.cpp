@@ -6,8 +6,11 @@
 namespace adaspark::core {
 
 namespace {
-constexpr double kSurprise = 0.9; // of its price: a time below it contradicts the price
-constexpr double kFits = 1.15;    // of a band's typical time: a law this near it knows the band
+constexpr double kSurprise = 0.9;     // of its price: a time below it contradicts the price
+constexpr double kMarkupStep = 0.1;   // of itself, over the times seen, as for a median of what scatters by 4% ...
+constexpr double kMarkupFirst = 0.02; // ... at most
+constexpr double kMarkupLast = 0.001; // ... at least, so that it follows within some 50 times
+constexpr double kFits = 1.15;        // of a band's typical time: a law this near it knows the band
 } // namespace
 
 void Level::add(double r) noexcept {
@@ -57,6 +60,15 @@ void Pace::take(const Level & ratios) noexcept {
     // The next ratio falls below the least of eight in one round of nine, below the second in two.
     constexpr double between = kQuantile * (kLevelWindow + 1) - 1.0;
     typical = clock + between * (std::clamp<double>(least.second, clock, kClockMost) - clock);
+}
+
+void Markup::add(double time_over_price) noexcept {
+    if (!(time_over_price <= kMarkupMost)) {
+        return;
+    }
+    seen = seen == UINT32_MAX ? seen : seen + 1;
+    const double step = std::clamp(kMarkupStep / seen, kMarkupLast, kMarkupFirst);
+    value = std::clamp(value * (time_over_price > value ? 1.0 + step : 1.0 - step), 1.0, kMarkupMost);
 }
 
 double Timed::record(uint32_t context, const ContextBasis & basis, double time, const Pace & pace,

@@ -1,4 +1,5 @@
-// What is timed again and again, and its price: context law x level x clock (paper section 3.2, "The price", Eq. 5).
+// What is timed again and again, and its price: context law x level x clock x markup (paper section 3.2, "The price",
+// Eq. 5).
 #pragma once
 
 #include "core/context_law.h"
@@ -12,7 +13,8 @@ namespace adaspark::core {
 inline constexpr int32_t kLevelWindow = 8;
 inline constexpr double kLevelLow = 0.5;
 inline constexpr double kLevelHigh = 2.0;
-inline constexpr double kClockMost = 16.0;   // times faster or slower than its laws a machine may become
+inline constexpr double kClockMost = 16.0; // times faster or slower than its laws a machine may become
+inline constexpr double kMarkupMost = 1.25;
 inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
 inline constexpr uint32_t kTrusted = 8;      // samples of a law that may tell the machine's speed
 inline constexpr uint32_t kIdleRounds = 128; // without a run until a price is doubted; doubled when confirmed
@@ -36,6 +38,20 @@ struct Pace {
     double typical = 1.0; // what a time is divided by before a law learns it: a share kQuantile of ratios is below
 
     void take(const Level & ratios) noexcept;
+};
+
+// What a time is over its price, at the median: laws, levels and the clock are low on purpose, so that a neighbour does
+// not move them, and lie some percent under the times wherever these scatter. One factor for all, so that what widths
+// and the draft cost relative to one another is left to their laws. It follows by a step a time, up or down: in the end
+// as many lie above it as below. Times of more than kMarkupMost prices are a neighbour's, or a slower machine's, and do
+// not count.
+struct Markup {
+    double value = 1.0; // within [1, kMarkupMost]
+    uint32_t seen = 0;
+
+    void add(double time_over_price) noexcept;
+
+    template <class A> void fields(A & a) { a(value, seen); }
 };
 
 // A timed thing: the verifies of one width, or the fixed part of a drafted round.

@@ -34,6 +34,7 @@ void WidthTable::reset(int32_t max_rows, bool use_law) noexcept {
     draft_ = Timed{};
     recent_ = Level{};
     pace_ = Pace{};
+    markup_ = Markup{};
     round_ = 0;
     restored();
 }
@@ -129,7 +130,8 @@ const ContextBasis & WidthTable::basis(uint32_t context) noexcept {
 
 void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept {
     const ContextBasis & phi = basis(context); // the round's records will need it too
-    kernels().price_widths(lanes_, phi.phi, pace_.clock, count_);
+    const double speed = pace_.clock * markup_.value;
+    kernels().price_widths(lanes_, phi.phi, speed, count_);
     // Widest to narrowest, keeping what is no dearer than anything wider.
     double cheapest = kInfinity;
     int32_t kept = 0;
@@ -152,9 +154,9 @@ void WidthTable::offer(uint32_t context, int32_t max_rows, Offer & out) noexcept
     out.draft_known = draft_.count >= kMeasurements;
     if (out.draft_known) {
         const double base = use_law_ ? draft_.law.price(phi) * draft_.level.value() : draft_.anchor;
-        out.draft = base * pace_.clock;
+        out.draft = base * speed;
     } else {
-        out.draft = draft_.count > 0 ? draft_.lowest * pace_.clock : 0.0;
+        out.draft = draft_.count > 0 ? draft_.lowest * speed : 0.0;
     }
 }
 
@@ -230,9 +232,13 @@ void WidthTable::record_verify(int32_t rows, uint32_t context, double time) noex
     if (position < 0 || !(time > 0.0)) {
         return;
     }
-    const double ratio = storage_[order_[position]].timed.record(context, basis(context), time, pace_, round_);
+    Timed & timed = storage_[order_[position]].timed;
+    const double ratio = timed.record(context, basis(context), time, pace_, round_);
     if (ratio > 0.0) { // most of a round, and closer to what other widths take than the drafter is
         round_ratio_ = ratio;
+        // Over the price of this round but for the markup itself: what it learns does not depend on what it is.
+        const double at_scale = use_law_ ? ratio * timed.law.scale : time;
+        markup_.add(at_scale / (lanes_.scale[position] * pace_.clock));
     }
     round_position_ = position;
 }

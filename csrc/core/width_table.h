@@ -39,8 +39,8 @@ class WidthTable {
     // `max_rows` in [1, 64]; `use_law` = false prices a width by its lowest time (ablation).
     void reset(int32_t max_rows, bool use_law) noexcept;
 
-    // Prices every width at this context and keeps those worth offering: a width dearer than a wider one is dropped.
-    // Widths above `max_rows` are left out. O(widths).
+    // Prices every width at this context, typical times all of them, and keeps those worth offering: a width dearer
+    // than a wider one is dropped. Widths above `max_rows` are left out. O(widths).
     void offer(uint32_t context, int32_t max_rows, Offer & out) noexcept;
 
     // The narrowest width of at least `min_rows` that still wants measuring, or 0.
@@ -89,10 +89,11 @@ class WidthTable {
     int32_t size() const noexcept { return count_; }
     const WidthClass & at(int32_t i) const noexcept { return storage_[order_[i]]; } // ascending
     double clock() const noexcept { return pace_.clock; }
+    double markup() const noexcept { return markup_.value; }
     const Timed & draft() const noexcept { return draft_; }
 
     template <class A> void fields(A & a) {
-        a(count_, order_, draft_, recent_, pace_.clock, pace_.typical, round_);
+        a(count_, order_, draft_, recent_, pace_.clock, pace_.typical, markup_, round_);
         for (int32_t i = 0; i < count_ && i < kMaxWidths; ++i) {
             a(storage_[i]);
         }
@@ -128,6 +129,7 @@ class WidthTable {
     Timed draft_;
     Level recent_; // the drift clock's window
     Pace pace_;
+    Markup markup_;
     double round_ratio_ = 0.0; // this round's ratio for the clock, 0 = none
     bool round_drafted_ = false;
     int32_t round_position_ = -1; // class that ran this round
