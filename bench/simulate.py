@@ -33,6 +33,7 @@ LAWS = [
     "qwen-8b",
     "cpu-2core",
     "amx-2core",
+    "llama-2core",
     "gpu-flat",
     "never-pays",
     "inversion",

@@ -55,6 +55,14 @@ CostLaw cost_law(const std::string & name) {
         c.draft = 0.7;
         c.jitter = 0.03;
         c.burst = 0.08;
+    } else if (name == "llama-2core") { // llama.cpp's kernels on two cores: rows cost nearly as much as the first
+        c.points =
+            through({1, 2, 3, 4, 6, 8, 12, 16, 24, 32}, {7.3, 12.4, 16.5, 20.5, 28.0, 36.0, 50.0, 62.0, 93.0, 122.0},
+                    {25.3, 48.0, 73.0, 95.0, 131.0, 167.0, 252.0, 324.0, 484.0, 641.0});
+        c.draft = 0.8;
+        c.jitter = 0.03;
+        c.burst = 0.08;
+        c.change = 0.45;
     } else if (name == "gpu-flat") {
         c.points = {{1, {12.0, 0.1}}, {64, {13.2, 0.2}}};
         c.draft = 2.5;
@@ -126,6 +134,8 @@ int main(int argc, char ** argv) {
             std::sscanf(b, "%d:%d", &plan.busy_from, &plan.busy_to);
         } else if (const char * p = value("--prompts=")) {
             std::sscanf(p, "%d:%d", &plan.prompts[0], &plan.prompts[1]);
+        } else if (const char * f = value("--first-reply=")) {
+            plan.first_reply = std::atoi(f);
         } else if (const char * c = value("--cold=")) {
             plan.cold = std::atof(c);
         } else if (a == "--trace") {
@@ -152,6 +162,7 @@ int main(int argc, char ** argv) {
     Random noise(mix_seed(plan.seed, 77));
     double drift = 0.0;
     int64_t replied = 0; // tokens of the replies before this one
+    int32_t rows_before = 1;
     std::printf("{\"law\":\"%s\",\"arm\":\"%s\",\"seed\":%llu,\"requests\":[", plan.law.c_str(), plan.arm.c_str(),
                 static_cast<unsigned long long>(plan.seed));
     for (int32_t q = 0; q < plan.requests; ++q) {
@@ -205,7 +216,9 @@ int main(int argc, char ** argv) {
             factor *= q == 0 && rounds >= plan.busy_from && rounds < plan.busy_to ? 2.0 : 1.0;
             RoundTimes t;
             t.draft = d.draft ? 1e3 * law.draft * factor * cold * (1.0 + 0.4 * waits) : 1.0;
-            t.verify = (law.verify(tree->rows, at) + waiting) * factor * cold;
+            const double change = tree->rows != rows_before ? 1e3 * law.change : 0.0;
+            rows_before = tree->rows;
+            t.verify = (law.verify(tree->rows, at) + waiting + change) * factor * cold;
             t.commit = (d.draft ? 60.0 : 20.0) * factor;
             if (rounds > 0 && report.verify_price > 0.0 && report.asked_rows == tree->rows) {
                 priced.push_back(report.verify_price / t.verify);
@@ -229,10 +242,10 @@ int main(int argc, char ** argv) {
             ++rounds;
             if (plan.trace) {
                 std::fprintf(stderr,
-                             "q=%d r=%d ctx=%d kind=%d reason=%d rows=%d asked=%d acc=%zu exp=%.2f price=%.0f t=%.0f "
+                             "q=%d r=%d ctx=%d kind=%d reason=%d rows=%d asked=%d acc=%zu exp=%.2f price=%.0f t=%.0f d=%.0f "
                              "probe=%d rate=%.3f fitted=%d inc=%d\n",
                              q, rounds, at, static_cast<int>(report.kind), static_cast<int>(report.reason), tree->rows,
-                             report.asked_rows, path.size(), report.tokens, report.verify_price, t.verify, d.probing,
+                             report.asked_rows, path.size(), report.tokens, report.verify_price, t.verify, t.draft, d.probing,
                              1e3 * scheduler->rate(), report.fitted, scheduler->incumbent());
             }
             if (rounds % 50 == 0) { // tokens per second of each 50 rounds, for recovery curves

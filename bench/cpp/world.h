@@ -170,6 +170,7 @@ struct CostLaw {
     bool steps = false; // constant between points (the price of the next one), else linear
     double jitter = 0.01;
     double burst = 0.04; // chance of a slow round
+    double change = 0.0; // milliseconds more where the round before had other rows: llama.cpp builds its graph anew
 
     double at(const std::pair<int32_t, std::array<double, 2>> & p, double context) const {
         return p.second[0] + p.second[1] * context / 1000.0;

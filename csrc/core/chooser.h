@@ -27,13 +27,15 @@ struct Objective {
     double fixed = 0.0; // microseconds besides the verify: D (and what committing costs)
     double margin = kMargin;
 
-    // Expected tokens of a width of `rows` rows whose tree accepts draft + text nodes.
+    // Expected tokens of a width of `rows` rows whose tree accepts draft + text nodes. Widths differ as in Eq. (7), but
+    // one row brings one token: Eq. (7) holds S(n0) fixed, and a gain below 1 would credit a row that verifies nothing
+    // with part of it. The paper never compares with a round that did not draft.
     double tokens(int32_t rows, double draft, double text, const Expected & e) const noexcept {
-        const bool above = rows >= kReferenceRows;
-        const double gain_draft = above ? gains.draft_above : gains.draft_below;
-        const double gain_text = above ? gains.text_above : gains.text_below;
-        return 1.0 + e.draft_reference + e.text_reference + gain_draft * (draft - e.draft_reference) +
-               gain_text * (text - e.text_reference);
+        if (rows < kReferenceRows) {
+            return 1.0 + gains.draft_below * draft + gains.text_below * text;
+        }
+        return 1.0 + gains.draft_below * e.draft_reference + gains.text_below * e.text_reference +
+               gains.draft_above * (draft - e.draft_reference) + gains.text_above * (text - e.text_reference);
     }
     double value(double tokens, double verify) const noexcept {
         return rate > 0.0 ? tokens - rate * (fixed + verify) : tokens / (fixed + verify);

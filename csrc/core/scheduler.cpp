@@ -168,9 +168,10 @@ double Scheduler::tokens_at_most(int32_t rows, const Objective & o) const noexce
         return tokens_at(rows, o);
     }
     const double last = known > 0 ? order_.path_q[order_.index[known - 1]] : 1.0;
-    const bool above = rows >= kReferenceRows;
-    const double gain =
-        above ? std::max(o.gains.draft_above, o.gains.text_above) : std::max(o.gains.draft_below, o.gains.text_below);
+    double gain = std::max(o.gains.draft_below, o.gains.text_below);
+    if (rows >= kReferenceRows) {
+        gain = std::max({gain, o.gains.draft_above, o.gains.text_above});
+    }
     return tokens_at(rows, o) + gain * last * more * (1.0 + 1e-9);
 }
 

@@ -71,8 +71,9 @@ def test_choice_maximises_eq_7_within_the_margin(rows, data, known, fixed):
     incumbent = data.draw(st.sampled_from([0, *rows]))
 
     def tokens(i: int) -> float:
-        gd, gt = gains[:2] if rows[i] >= 8 else gains[2:]
-        return 1 + sum(reference) + gd * (draft[i] - reference[0]) + gt * (text[i] - reference[1])
+        low = [(0, draft[i]), (1, text[i])] if rows[i] < 8 else list(enumerate(reference))
+        high = [(0, draft[i] - reference[0]), (1, text[i] - reference[1])] if rows[i] >= 8 else []
+        return 1 + sum(gains[2 + s] * x for s, x in low) + sum(gains[s] * x for s, x in high)
 
     def value(i: int) -> float:
         cost = fixed + price[i]

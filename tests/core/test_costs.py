@@ -144,8 +144,7 @@ def test_proposition_2_a_class_top_maximises_the_value(price, q, gain_draft, gai
     def value(n: int) -> float:
         top = next(t for t in tops if t >= n)
         cost = min(price[t] for t in tops if t >= top)  # the cheapest class that holds n rows
-        d, t = draft[n - 1] - draft[7], text[n - 1] - text[7]
-        return 1 + draft[7] + text[7] + gain_draft * d + gain_text * t - rate * cost
+        return 1 + gain_draft * draft[n - 1] + gain_text * text[n - 1] - rate * cost
 
     best = max(value(n) for n in range(1, tops[-1] + 1))
     offered = [t for t in tops if price[t] <= min(price[u] for u in tops if u >= t)]
