@@ -51,6 +51,9 @@ void Scheduler::set_objectives() noexcept {
     o.rate = config_.rate ? rate() / learned_.widths.clock() : 0.0;
     o.margin = config_.margin ? kMargin : 0.0;
     o.fixed = learned_.commit[0];
+    // The best achievable rate is no less than plain decoding's, which nothing has to be found out for.
+    const double plain = o.fixed + learned_.widths.price_of(1);
+    o.rate = o.rate > 0.0 ? std::max(o.rate, 1.0 / plain) : 0.0;
     objective_[0] = o;
     o.fixed = offer_.draft + learned_.commit[1];
     objective_[1] = o;
