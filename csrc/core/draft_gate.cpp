@@ -10,6 +10,7 @@ constexpr double kMemory = 24.0;      // rounds the means remember while draftin
 constexpr double kFamiliar = 3.0;     // rounds of a bin before its means are trusted
 constexpr double kCarried = 4.0;      // rounds that other requests count for
 constexpr double kProbeShare = 0.007; // of the tokens decoded: what probes may cost
+constexpr double kMostCredit = 2.0;   // tokens that probes may cost at once
 constexpr double kLongest = 1024.0;   // rounds between probes at most
 constexpr double kCalibrationKeep = 0.99;
 constexpr double kCalibrationRidge = 8.0; // accepted nodes, toward a factor of 1
@@ -29,6 +30,7 @@ void DraftGate::begin_request() noexcept {
 bool DraftGate::decide(const GateInput & in) noexcept {
     DraftAdvantage & b = bin_[text_bin(in.tokens)];
     probing_ = false;
+    credit_ = std::min(credit_ + kProbeShare * in.tokens, kMostCredit);
     if (in.optimistic <= 0.0) {
         return false;
     }
@@ -36,7 +38,7 @@ bool DraftGate::decide(const GateInput & in) noexcept {
         return true;
     }
     b.idle += 1;
-    probing_ = b.idle >= b.interval;
+    probing_ = b.idle >= b.interval && credit_ > 0.0;
     return probing_;
 }
 
@@ -56,8 +58,17 @@ void DraftGate::drafted(const GateInput & in, double tokens, double time) noexce
         b.interval = 1; // a surprise: look again at once
         return;
     }
+    credit_ += probing_ ? gain : 0.0;
     const double affordable = -gain / (kProbeShare * std::max(in.tokens, 1.0));
     b.interval = static_cast<uint32_t>(std::clamp(std::min(2.0 * b.interval + 2.0, affordable), 1.0, kLongest));
+}
+
+bool DraftGate::pay(double tokens) noexcept {
+    if (tokens > credit_) {
+        return false;
+    }
+    credit_ -= std::max(tokens, 0.0);
+    return true;
 }
 
 void DraftGate::outcome(double predicted, double realised) noexcept {

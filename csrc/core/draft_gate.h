@@ -41,18 +41,22 @@ class DraftGate {
     // A drafted round was planned: what it was expected to bring and cost over `in`.
     void drafted(const GateInput & in, double tokens, double time) noexcept;
 
+    // A probe would cost so many tokens more: whether it may, and then they are paid.
+    bool pay(double tokens) noexcept;
+
     // A drafted round ended: accepted nodes, predicted and real.
     void outcome(double predicted, double realised) noexcept;
 
     bool probing() const noexcept { return probing_; } // decide() said yes against its own estimate
     const DraftAdvantage & advantage(int32_t bin) const noexcept { return bin_[bin]; }
 
-    template <class A> void fields(A & a) { a(bin_, predicted_, realised_); }
+    template <class A> void fields(A & a) { a(bin_, predicted_, realised_, credit_); }
 
   private:
     DraftAdvantage bin_[kTextBins];
     double predicted_ = 0.0; // decayed sums of accepted nodes in drafted rounds
     double realised_ = 0.0;
+    double credit_ = 1.0; // tokens that probes may cost; below 0 after a dear one
     bool probing_ = false;
 };
 

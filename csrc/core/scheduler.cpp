@@ -235,18 +235,16 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
         if (choice.position >= 0) {
             const double price = offer_.price[choice.position];
             if (text_choice_.position >= 0) {
-                learned_.gate.drafted(gate_input_, choice.tokens, o.fixed + price);
+                block_choice_ = {choice.tokens, o.fixed + price};
                 const double rate = o.rate > 0.0 ? o.rate : 0.0;
                 value_text =
                     rate > 0.0 ? gate_input_.tokens - rate * gate_input_.time : gate_input_.tokens / gate_input_.time;
             }
-            // A probe that verifies nothing teaches nothing, neither of picks nor of prices.
-            if (probing && choice.rows == 1) {
-                for (int32_t i = 1, best = 0; i < offer_.count; ++i) {
-                    if (best == 0 || values[i] > values[best]) {
-                        best = i;
-                        choice = {i, offer_.rows[i], o.tokens(offer_.rows[i], e.draft[i], e.text[i], e), values[i]};
-                    }
+            // A probe that verifies nothing teaches neither gains nor prices: two rows, where they may cost that much.
+            if (probing && choice.rows == 1 && offer_.count > 1 && o.rate > 0.0) {
+                const int32_t i = static_cast<int32_t>(std::max_element(values + 1, values + offer_.count) - values);
+                if (learned_.gate.pay(choice.value - values[i])) {
+                    choice = {i, offer_.rows[i], o.tokens(offer_.rows[i], e.draft[i], e.text[i], e), values[i]};
                 }
             }
         }
@@ -257,8 +255,9 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
     if (measure > 0) {
         report_.reason = WidthReason::measuring;
         report_.tokens = tokens_at(measure, o);
-        return measure;
+        return measure; // what drafting brought is told by observe(), when the width has its time
     }
+    tell_gate();
     if (choice.position < 0) {
         return 1; // nothing is priced, and nothing may be measured
     }
@@ -280,6 +279,14 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
         }
     }
     return choice.rows;
+}
+
+// What drafting brought in this round over not drafting.
+void Scheduler::tell_gate() noexcept {
+    if (block_choice_.tokens > 0.0) {
+        learned_.gate.drafted(gate_input_, block_choice_.tokens, block_choice_.time);
+        block_choice_ = {};
+    }
 }
 
 void Scheduler::consider_split(const Choice & held, const Objective & o) noexcept {

@@ -191,6 +191,7 @@ class Scheduler {
     bool spend(double time) noexcept;
     bool look_due() const noexcept;
     int32_t pick_width(bool drafted) noexcept;
+    void tell_gate() noexcept;
     void explore(int32_t rows) noexcept;
     void consider_split(const Choice & held, const Objective & objective) noexcept;
     void learn_acceptance(const Outcome & outcome) noexcept;
@@ -217,6 +218,10 @@ class Scheduler {
     double paid_ = 0.0;  // ... and this much of what it may cost, in tokens, is taken from the credit
     bool planned_ = false;
     GateInput gate_input_;
+    struct {
+        double tokens = 0.0; // 0 = the gate is not to be told of this round, or has been
+        double time = 0.0;   // microseconds
+    } block_choice_;         // the best that could be made of the block
     Offer offer_;
     TextChain chain_;
     CandidateSet set_;

@@ -12,6 +12,7 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     widest_asked_ = 0;
     again_ = false;
     paid_ = 0.0;
+    block_choice_ = {};
     report_ = RoundReport{};
     learned_.widths.offer(static_cast<uint32_t>(context_), room_, offer_);
     odds_factor_ = config_.offset ? head_estimate_.odds_factor() : 1.0;

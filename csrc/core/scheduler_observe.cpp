@@ -29,6 +29,15 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
         learned_.widths.record_verify(tree_.rows, context, times.verify);
         learned_.widths.tick();
     }
+    if (report_.reason == WidthReason::measuring) {
+        // The width may be better than any that had a price: else drafting would look useless until all have one.
+        const double time = times.draft + times.verify + times.commit;
+        if (rounds_ > 0 && times.verify > 0.0 &&
+            report_.tokens - gate_input_.rate * time > block_choice_.tokens - gate_input_.rate * block_choice_.time) {
+            block_choice_ = {block_choice_.tokens > 0.0 ? report_.tokens : 0.0, time};
+        }
+        tell_gate();
+    }
     if (!outcome.last) {
         learn_acceptance(outcome);
         if (config_.gains && !report_.explored && !again_ && tree_.rows > 1) {

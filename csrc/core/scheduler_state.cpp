@@ -9,7 +9,7 @@ namespace adaspark::core {
 namespace {
 
 constexpr uint32_t kMagic = 0x50534441; // "ADSP"
-constexpr uint32_t kVersion = 4;        // of the layout below: bump it with any change of a field
+constexpr uint32_t kVersion = 5;        // of the layout below: bump it with any change of a field
 
 uint64_t checksum(std::span<const uint8_t> bytes) noexcept { // FNV-1a
     uint64_t h = 0xCBF29CE484222325ULL;
