@@ -56,7 +56,7 @@ class DraftGate {
     DraftAdvantage bin_[kTextBins];
     double predicted_ = 0.0; // decayed sums of accepted nodes in drafted rounds
     double realised_ = 0.0;
-    double credit_ = 1.0; // tokens that probes may cost; below 0 after a dear one
+    double credit_ = 0.5; // tokens that probes may cost; below 0 after a dear one
     bool probing_ = false;
 };
 

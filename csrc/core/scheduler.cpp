@@ -204,7 +204,9 @@ int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Cho
         if (o.value(tokens_at_most(rows, o), price) > bar) { // seldom: the sums can wait for it
             extend_sums(rows - 1);
             const bool filled = order_.count >= rows - 1 || !cut_; // a cut block says nothing of a width's reach
-            if (filled && o.value(tokens_at(rows, o), price) > bar) {
+            const double tokens = tokens_at(rows, o);
+            const double loss = gate_input_.rate * (o.fixed + learned_.widths.price_likely(rows)) - tokens;
+            if (filled && o.value(tokens, price) > bar && loss <= learned_.budget) {
                 return rows;
             }
         }

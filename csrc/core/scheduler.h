@@ -156,9 +156,10 @@ class Scheduler {
         double commit[2] = {}; // microseconds: decayed mean of committing, without and with the drafter
         uint32_t commit_rounds[2] = {};
         double credit = 0.0; // tokens that timing idle widths again may cost
+        double budget = 2.0; // tokens that measuring may cost; below 0 after a dear one
 
         template <class A> void fields(A & a) {
-            a(widths, acceptance, guard, gains, rate, gate, standing, incumbent, commit, commit_rounds, credit);
+            a(widths, acceptance, guard, gains, rate, gate, standing, incumbent, commit, commit_rounds, credit, budget);
         }
     };
 

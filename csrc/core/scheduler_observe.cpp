@@ -11,6 +11,8 @@ namespace {
 constexpr uint32_t kCommitMemory = 32; // rounds the mean commit time remembers
 constexpr double kCreditShare = 0.002; // of the tokens decoded: what timing again may cost
 constexpr double kMostCredit = 64.0;   // tokens
+constexpr double kBudgetShare = 0.01;  // of the tokens decoded: what measuring may cost
+constexpr double kMostBudget = 8.0;    // tokens
 } // namespace
 
 void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexcept {
@@ -29,6 +31,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
         learned_.widths.record_verify(tree_.rows, context, times.verify);
         learned_.widths.tick();
     }
+    learned_.budget = std::min(learned_.budget + kBudgetShare * committed, kMostBudget);
     if (report_.reason == WidthReason::measuring) {
         // The width may be better than any that had a price: else drafting would look useless until all have one.
         const double time = times.draft + times.verify + times.commit;
@@ -37,6 +40,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
             block_choice_ = {block_choice_.tokens > 0.0 ? report_.tokens : 0.0, time};
         }
         tell_gate();
+        learned_.budget -= again_ ? 0.0 : std::max(0.0, gate_input_.rate * time - report_.tokens);
     }
     if (!outcome.last) {
         learn_acceptance(outcome);

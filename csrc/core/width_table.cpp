@@ -207,6 +207,26 @@ double WidthTable::price_at_best(int32_t rows) const noexcept {
     return std::max(narrower, share * own.lowest * pace_.clock);
 }
 
+double WidthTable::price_likely(int32_t rows) const noexcept {
+    const uint32_t position = bit_of(rows);
+    if (position < static_cast<uint32_t>(count_)) {
+        const Timed & own = at(static_cast<int32_t>(position)).timed;
+        if (own.count > 0) {
+            return own.lowest * pace_.clock;
+        }
+    }
+    const uint32_t below = measured_ & ((1U << position) - 1U);
+    if (below == 0) {
+        return 0.0;
+    }
+    const int32_t b = std::bit_width(below) - 1;
+    const uint32_t narrower = below & ~(1U << b);
+    const int32_t a = narrower != 0 ? std::bit_width(narrower) - 1 : -1;
+    const double low = a >= 0 ? lanes_.price[a] : 0.0;
+    const double row = std::max(0.0, (lanes_.price[b] - low) / (top_[b] - (a >= 0 ? top_[a] : 0)));
+    return std::min(lanes_.price[b] + row * (rows - top_[b]), price_at_least(rows));
+}
+
 double WidthTable::price_at_least(int32_t rows) const noexcept {
     double cheapest = kInfinity;
     for (int32_t i = count_ - 1; i >= 0 && top_[i] >= rows; --i) {

@@ -51,6 +51,9 @@ class WidthTable {
     // What the class top `rows`, not measured yet, may cost at best: the price, from the last offer(), of the widest
     // measured width below it (0 where there is none), and little less than the times it has had.
     double price_at_best(int32_t rows) const noexcept;
+    // What it is likely to cost: the least of its times, else the line through the two widest measured widths below it
+    // (each row as much as the first where there is one), but no more than a wider one.
+    double price_likely(int32_t rows) const noexcept;
 
     // The narrowest idle width of at least `min_rows`, or 0: one that has not run for long, whose price may be that of
     // a bad minute.
