@@ -106,11 +106,12 @@ class WidthTable:
 
 @final
 class LongRunRate:
-    """Decode rate of a context band, tokens per microsecond; 0 = unknown."""
+    """Decode rate of a context band's positions by text bin."""
 
     def __init__(self) -> None: ...
-    def add(self, context: int, committed: float, microseconds: float) -> None: ...
-    def rate(self, context: int) -> float: ...
+    def add(self, context: int, bin: int, committed: float, microseconds: float) -> None: ...
+    def rate(self, context: int, bin: int) -> float:
+        """Tokens per microsecond; 0 = unknown."""
 
 @final
 class GainFit:

@@ -9,14 +9,12 @@ namespace {
 constexpr double kMemory = 24.0;      // rounds the means remember while drafting
 constexpr double kFamiliar = 3.0;     // rounds of a bin before its means are trusted
 constexpr double kCarried = 4.0;      // rounds that other requests count for
-constexpr double kProbeShare = 0.007; // of the tokens decoded: what probes may cost
+constexpr double kProbeShare = 0.005; // of the tokens decoded: what probes may cost
 constexpr double kMostCredit = 2.0;   // tokens that probes may cost at once
 constexpr double kLongest = 1024.0;   // rounds between probes at most
 constexpr double kCalibrationKeep = 0.99;
 constexpr double kCalibrationRidge = 8.0; // accepted nodes, toward a factor of 1
 } // namespace
-
-int32_t text_bin(double tokens) noexcept { return tokens < 1.15 ? 0 : tokens < 2.0 ? 1 : tokens < 4.0 ? 2 : 3; }
 
 void DraftGate::begin_request() noexcept {
     for (DraftAdvantage & b : bin_) {
@@ -28,7 +26,7 @@ void DraftGate::begin_request() noexcept {
 }
 
 bool DraftGate::decide(const GateInput & in) noexcept {
-    DraftAdvantage & b = bin_[text_bin(in.tokens)];
+    DraftAdvantage & b = bin_[in.bin];
     probing_ = false;
     credit_ = std::min(credit_ + kProbeShare * in.tokens, kMostCredit);
     if (in.optimistic <= 0.0) {
@@ -43,7 +41,7 @@ bool DraftGate::decide(const GateInput & in) noexcept {
 }
 
 void DraftGate::drafted(const GateInput & in, double tokens, double time) noexcept {
-    DraftAdvantage & b = bin_[text_bin(in.tokens)];
+    DraftAdvantage & b = bin_[in.bin];
     const double calibration = (realised_ + kCalibrationRidge) / (predicted_ + kCalibrationRidge);
     const double more = 1.0 + calibration * (tokens - 1.0) - in.tokens;
     const double longer = time - in.time;

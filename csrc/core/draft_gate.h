@@ -3,13 +3,11 @@
 // Beyond the paper, which always drafts.
 #pragma once
 
+#include "core/text_bin.h"
+
 #include <cstdint>
 
 namespace adaspark::core {
-
-inline constexpr int32_t kTextBins = 4; // by the tokens the text alone would bring: < 1.15 | < 2 | < 4 | more
-
-int32_t text_bin(double tokens) noexcept;
 
 // What drafting has brought over not drafting, in one text bin.
 struct DraftAdvantage {
@@ -28,6 +26,7 @@ struct GateInput {
     double time = 0.0;       // microseconds of the round without drafting
     double rate = 0.0;       // tokens per microsecond at which time is priced
     double optimistic = 0.0; // tokens by which even a perfect block would beat not drafting; <= 0 = hopeless
+    int32_t bin = 0;         // text_bin of the position
     double clock = 1.0;      // drift of the machine against its laws
 };
 
@@ -56,7 +55,7 @@ class DraftGate {
     DraftAdvantage bin_[kTextBins];
     double predicted_ = 0.0; // decayed sums of accepted nodes in drafted rounds
     double realised_ = 0.0;
-    double credit_ = 0.5; // tokens that probes may cost; below 0 after a dear one
+    double credit_ = 0.3; // tokens that probes may cost; below 0 after a dear one
     bool probing_ = false;
 };
 

@@ -139,8 +139,8 @@ class Scheduler {
     int32_t context() const noexcept { return context_; }
     // Microseconds: decayed mean of what follows the verify, in rounds without and with the drafter; 0 = none yet.
     double commit_time(bool drafted) const noexcept { return learned_.commit[drafted ? 1 : 0]; }
-    // Long-run tokens per microsecond of the band, with the machine at the speed its laws were learned at; 0 = unknown.
-    double rate() const noexcept { return learned_.rate.rate(static_cast<uint32_t>(context_)); }
+    // Long-run tokens per microsecond of positions like the last round's, with the machine at the speed its laws were learned at; 0 = unknown.
+    double rate() const noexcept { return learned_.rate.rate(static_cast<uint32_t>(context_), bin_); }
 
   private:
     // Everything that outlives a request.
@@ -156,7 +156,7 @@ class Scheduler {
         double commit[2] = {}; // microseconds: decayed mean of committing, without and with the drafter
         uint32_t commit_rounds[2] = {};
         double credit = 0.0; // tokens that timing idle widths again may cost
-        double budget = 2.0; // tokens that measuring may cost; below 0 after a dear one
+        double budget = 1.0; // tokens that measuring may cost; below 0 after a dear one
 
         template <class A> void fields(A & a) {
             a(widths, acceptance, guard, gains, rate, gate, standing, incumbent, commit, commit_rounds, credit, budget);
@@ -218,6 +218,7 @@ class Scheduler {
     bool again_ = false; // an idle width is timed ...
     double paid_ = 0.0;  // ... and this much of what it may cost, in tokens, is taken from the credit
     bool planned_ = false;
+    int32_t bin_ = 0; // text_bin of what the text alone is expected to bring in a tree of the reference width
     GateInput gate_input_;
     struct {
         double tokens = 0.0; // 0 = the gate is not to be told of this round, or has been

@@ -39,6 +39,8 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
         sums_.draft[1] = sums_.text[1] = 0.0;
     }
 
+    const int32_t reference = std::min(sums_.ranks + 1, kReferenceRows);
+    bin_ = text_bin(1.0 + sums_.draft[reference] + sums_.text[reference]);
     set_objectives();
     const Objective & o = objective_[0];
     if (order_.count > 0) {
@@ -53,6 +55,7 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
     const bool priced = text_choice_.position >= 0;
     gate_input_ = GateInput{};
     gate_input_.clock = learned_.widths.clock();
+    gate_input_.bin = bin_;
     if (priced) {
         gate_input_.tokens = text_choice_.tokens;
         gate_input_.time = o.fixed + offer_.price[text_choice_.position];
@@ -138,7 +141,7 @@ bool Scheduler::plain_instead() noexcept {
     if (!(objective_[0].rate > 0.0) || !look_due() || learned_.widths.idle(1) != 1 || learned_.gate.probing()) {
         return false;
     }
-    const DraftAdvantage & a = learned_.gate.advantage(text_bin(gate_input_.tokens));
+    const DraftAdvantage & a = learned_.gate.advantage(bin_);
     const double at_best = 1.0 - gate_input_.rate * (objective_[0].fixed + learned_.widths.price_if_mistaken(1));
     const double text = gate_input_.tokens - gate_input_.rate * gate_input_.time;
     const double drafted = text + a.tokens - gate_input_.rate * gate_input_.clock * a.time;

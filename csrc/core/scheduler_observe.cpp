@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kCommitMemory = 32; // rounds the mean commit time remembers
 constexpr double kCreditShare = 0.002; // of the tokens decoded: what timing again may cost
 constexpr double kMostCredit = 64.0;   // tokens
-constexpr double kBudgetShare = 0.01;  // of the tokens decoded: what measuring may cost
+constexpr double kBudgetShare = 0.005;  // of the tokens decoded: what measuring may cost
 constexpr double kMostBudget = 8.0;    // tokens
 } // namespace
 
@@ -61,7 +61,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
     const double total = times.draft + times.verify + times.commit;
     learned_.credit = std::min(learned_.credit + kCreditShare * committed, kMostCredit);
     if (!outcome.last && total > 0.0) {
-        learned_.rate.add(context, committed, total / learned_.widths.clock());
+        learned_.rate.add(context, bin_, committed, total / learned_.widths.clock());
         uint32_t & rounds = learned_.commit_rounds[drafted ? 1 : 0];
         double & mean = learned_.commit[drafted ? 1 : 0];
         rounds = std::min(rounds + 1, kCommitMemory);

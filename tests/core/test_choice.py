@@ -44,15 +44,27 @@ def test_gains_are_clamped():
 def test_rate_has_a_half_life_of_64_rounds_and_waits_for_eight():
     rate = _core.LongRunRate()
     for i in range(8):
-        assert rate.rate(1000) == 0.0, i
-        rate.add(1000, 2, 1000)
-    assert rate.rate(1000) == pytest.approx(0.002)
+        assert rate.rate(1000, 0) == 0.0, i
+        rate.add(1000, 0, 2, 1000)
+    assert rate.rate(1000, 0) == pytest.approx(0.002)
     for _ in range(4088):
-        rate.add(1000, 2, 1000)
+        rate.add(1000, 0, 2, 1000)
     for _ in range(64):
-        rate.add(1000, 4, 1000)
-    assert rate.rate(1000) == pytest.approx(0.003, rel=1e-6)
-    assert rate.rate(2000) == 0.0  # bands do not mix
+        rate.add(1000, 0, 4, 1000)
+    assert rate.rate(1000, 0) == pytest.approx(0.003, rel=1e-6)
+    assert rate.rate(2000, 0) == 0.0  # bands do not mix
+
+
+def test_a_copy_does_not_make_time_dear_where_there_is_nothing_to_copy():
+    rate = _core.LongRunRate()
+    for _ in range(8):
+        rate.add(1000, 0, 1, 1000)
+    for _ in range(7):
+        rate.add(1000, 3, 8, 1000)
+    assert rate.rate(1000, 0) == pytest.approx(0.001)
+    assert 0.001 < rate.rate(1000, 3) < 0.008  # the whole band's, until the bin has eight rounds
+    rate.add(1000, 3, 8, 1000)
+    assert rate.rate(1000, 3) == pytest.approx(0.008)
 
 
 WIDTHS = st.lists(st.integers(1, 64), min_size=1, max_size=24, unique=True).map(sorted)
