@@ -155,7 +155,7 @@ class Scheduler {
         int32_t incumbent = 0; // rows: the width drafted rounds hold, 0 = none yet
         double commit[2] = {}; // microseconds: decayed mean of committing, without and with the drafter
         uint32_t commit_rounds[2] = {};
-        double credit = 0.0; // tokens that timing idle widths again may cost
+        double credit = 1.0; // tokens that timing idle widths again may cost
         double budget = 1.0; // tokens that measuring may cost; below 0 after a dear one
 
         template <class A> void fields(A & a) {

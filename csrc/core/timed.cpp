@@ -77,9 +77,10 @@ double Timed::record(uint32_t context, const ContextBasis & basis, double time, 
     const double ratio = law.trained() ? time / law.price_of(predicted) : 0.0;
     // The price of an idle thing is doubted: that it runs quicker says nothing of the machine. The level is the least
     // of its window, so the first quick run is kept from it: one quiet moment of a busy machine is not a lower price.
+    // Not of one row while it is young: its first times, of a request that begins, are the likelier ones to be wrong.
     const bool doubted = idle(round) && law.trained();
     const bool surprising = doubted && ratio < kSurprise * level.value() * pace.clock;
-    const bool first_surprise = surprising && ratio < kSurprise * pace.clock && surprises == 0;
+    const bool first_surprise = surprising && ratio < kSurprise * pace.clock && surprises == 0 && wait >= kIdleRounds;
     surprises = first_surprise ? 1 : 0;
     if (!first_surprise) {
         wait = doubted && !surprising ? std::min(2 * wait, UINT32_MAX / 4) : wait;

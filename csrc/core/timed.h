@@ -18,6 +18,7 @@ inline constexpr double kMarkupMost = 1.25;
 inline constexpr uint32_t kMeasurements = 3; // of a width before it is priced
 inline constexpr uint32_t kTrusted = 8;      // samples of a law that may tell the machine's speed
 inline constexpr uint32_t kIdleRounds = 128; // without a run until a price is doubted; doubled when confirmed
+inline constexpr uint32_t kFirstIdle = 4;    // the same of one row, whose first times are the coldest
 
 // The last kLevelWindow ratios measured / law (of a width's level, measured / law / clock). Their least follows the
 // machine within 8 runs and, unlike an all-time minimum, rises again when the machine slows.

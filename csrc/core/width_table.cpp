@@ -31,6 +31,7 @@ void WidthTable::reset(int32_t max_rows, bool use_law) noexcept {
         ++count_;
         low = high + 1;
     }
+    storage_[0].timed.wait = kFirstIdle;
     draft_ = Timed{};
     recent_ = Level{};
     pace_ = Pace{};
