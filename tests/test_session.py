@@ -129,7 +129,7 @@ def test_every_tree_of_a_hybrid_gives_the_plain_text(
     for arm, n in (("tree", 8), ("tree", 33), ("adaspark", 0), ("adaspark", 16)):
         reply = run(session, target, prompt, request(arm, n, n_predict=300))
         same_reply(reply, plain)
-        if arm == "tree" or kernels == "own":  # a learned arm drafts little where rows cost much
+        if n > 0 and (arm == "tree" or kernels == "own"):  # a learned width drafts little where a draft costs much
             assert reply.statistics["accepted"] > 5
 
 

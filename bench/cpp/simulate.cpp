@@ -241,12 +241,13 @@ int main(int argc, char ** argv) {
             rows += tree->rows;
             ++rounds;
             if (plan.trace) {
-                std::fprintf(stderr,
-                             "q=%d r=%d ctx=%d kind=%d reason=%d rows=%d asked=%d acc=%zu exp=%.2f price=%.0f t=%.0f d=%.0f "
-                             "probe=%d rate=%.3f fitted=%d inc=%d\n",
-                             q, rounds, at, static_cast<int>(report.kind), static_cast<int>(report.reason), tree->rows,
-                             report.asked_rows, path.size(), report.tokens, report.verify_price, t.verify, t.draft, d.probing,
-                             1e3 * scheduler->rate(), report.fitted, scheduler->incumbent());
+                std::fprintf(
+                    stderr,
+                    "q=%d r=%d ctx=%d kind=%d reason=%d rows=%d asked=%d acc=%zu exp=%.2f price=%.0f t=%.0f d=%.0f "
+                    "probe=%d rate=%.3f fitted=%d inc=%d\n",
+                    q, rounds, at, static_cast<int>(report.kind), static_cast<int>(report.reason), tree->rows,
+                    report.asked_rows, path.size(), report.tokens, report.verify_price, t.verify, t.draft, d.probing,
+                    1e3 * scheduler->rate(), report.fitted, scheduler->incumbent());
             }
             if (rounds % 50 == 0) { // tokens per second of each 50 rounds, for recovery curves
                 char text[48];

@@ -151,7 +151,8 @@ void init_learners(py::module_ & m) {
     bind_choice(m);
     py::class_<LongRunRate>(m, "LongRunRate", "Decode rate of a context band's positions by text bin.")
         .def(py::init<>())
-        .def("add", &LongRunRate::add, py::arg("context"), py::arg("bin"), py::arg("committed"), py::arg("microseconds"))
+        .def("add", &LongRunRate::add, py::arg("context"), py::arg("bin"), py::arg("committed"),
+             py::arg("microseconds"))
         .def("rate", &LongRunRate::rate, py::arg("context"), py::arg("bin"), "Tokens per microsecond; 0 = unknown.");
     py::class_<GainFit>(m, "GainFit", "Realised over predicted marginal tokens, a line in context.")
         .def(py::init<>())

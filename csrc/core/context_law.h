@@ -16,7 +16,7 @@ inline constexpr double kQuantile = 0.15;      // tau of Proposition 3
 inline constexpr int32_t kLawSamples = 3;      // samples held back before there is a law
 inline constexpr double kLawL1 = 0.002;        // lambda_1, on normalised time
 inline constexpr double kLawLow = 0.5;         // clamp of the answer, times the law's lowest normalised sample
-inline constexpr double kLawHigh = 3.0;
+inline constexpr double kLawHigh = 16.0; // the paper has 3; llama.cpp's 32 rows grow by 5 from 300 to 2,000 tokens
 inline constexpr FtrlRule kLawRule{.alpha = 0.05};
 
 // A context band: contexts with the same bit length (128..255, 256..511, ...). 0 for context 0.

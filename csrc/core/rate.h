@@ -1,6 +1,6 @@
-// The long-run decode rate, the price of time in Eq. (7) (paper section 3.4, i): of the positions of a context band with
-// as much text to go on. The paper has one of all the band's positions; but a copy that decodes fast does not make a
-// token after it worth more time.
+// The long-run decode rate, the price of time in Eq. (7) (paper section 3.4, i): of the positions of a context band
+// with as much text to go on. The paper has one of all the band's positions; but a copy that decodes fast does not make
+// a token after it worth more time.
 #pragma once
 
 #include "core/context_law.h"

@@ -139,7 +139,8 @@ class Scheduler {
     int32_t context() const noexcept { return context_; }
     // Microseconds: decayed mean of what follows the verify, in rounds without and with the drafter; 0 = none yet.
     double commit_time(bool drafted) const noexcept { return learned_.commit[drafted ? 1 : 0]; }
-    // Long-run tokens per microsecond of positions like the last round's, with the machine at the speed its laws were learned at; 0 = unknown.
+    // Long-run tokens per microsecond of positions like the last round's, with the machine at the speed its laws were
+    // learned at; 0 = unknown.
     double rate() const noexcept { return learned_.rate.rate(static_cast<uint32_t>(context_), bin_); }
 
   private:

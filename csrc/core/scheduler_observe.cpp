@@ -11,8 +11,9 @@ namespace {
 constexpr uint32_t kCommitMemory = 32; // rounds the mean commit time remembers
 constexpr double kCreditShare = 0.002; // of the tokens decoded: what timing again may cost
 constexpr double kMostCredit = 64.0;   // tokens
-constexpr double kBudgetShare = 0.005;  // of the tokens decoded: what measuring may cost
+constexpr double kBudgetShare = 0.005; // of the tokens decoded: what measuring may cost
 constexpr double kMostBudget = 8.0;    // tokens
+constexpr double kMostDebt = 1.0;      // tokens: a round may have been slow for once
 } // namespace
 
 void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexcept {
@@ -40,7 +41,8 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
             block_choice_ = {block_choice_.tokens > 0.0 ? report_.tokens : 0.0, time};
         }
         tell_gate();
-        learned_.budget -= again_ ? 0.0 : std::max(0.0, gate_input_.rate * time - report_.tokens);
+        const double lost = again_ ? 0.0 : std::max(0.0, gate_input_.rate * time - report_.tokens);
+        learned_.budget = std::max(learned_.budget - lost, -kMostDebt);
     }
     if (!outcome.last) {
         learn_acceptance(outcome);

@@ -85,7 +85,7 @@ class Law:
             self.weights[i] = w if i == 0 else max(w, 0.0)
 
     def price(self, context: float) -> float:
-        return clamp(self.raw(context), 0.5 * self.floor, 3 * self.floor) * self.scale
+        return clamp(self.raw(context), 0.5 * self.floor, 16 * self.floor) * self.scale
 
     def loss(self, samples: list[tuple[int, float]]) -> float:
         total = 0.0

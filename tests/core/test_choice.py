@@ -114,6 +114,13 @@ def test_ties_go_to_the_narrower_width_and_a_missing_incumbent_loses():
     assert _core.choose_width(rows, price, same, none, 1.0, 0.0, 1e-4, 0.0, 8)[0] == 8
 
 
+def test_one_row_brings_one_token_whatever_the_gains():
+    # Half of what was promised comes true: what a narrow tree gives up is no token of a row that verifies nothing.
+    rows, price, none = np.array([1], np.int32), np.array([1e4]), np.zeros(1)
+    for gains in ((1.0, 1.0, 0.5, 0.5), (0.25, 1.0, 0.5, 1.0), (2.0, 1.0, 1.5, 1.0)):
+        assert _core.choose_width(rows, price, none, none, 2.4, 0.5, 1e-4, 1e3, gains=gains)[1] == 1.0
+
+
 def test_the_reference_width_is_eight_whether_or_not_it_is_offered():
     # Gains of 2 above it, 1 below: S(8) itself is never scaled, whichever widths are on offer.
     rows = np.array([4, 16], np.int32)

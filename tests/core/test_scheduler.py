@@ -84,10 +84,11 @@ def cold_start(core: _core.Scheduler, seed: int, **kwargs) -> list:
 
 def test_cold_start_measures_narrow_widths_first_and_still_decodes():
     rounds = cold_start(make_scheduler(), 1, verify_us=lambda _: 10_000.0, draft_us=1000.0)
-    asked = [r.report["asked_rows"] for r in rounds if r.report["reason"] == "measuring"]
+    asked = [r.report["asked_rows"] for r in rounds[:120] if r.report["reason"] == "measuring"]
     assert asked[:4] == [1, 1, 1, 1]  # the first of a request runs cold and is not learned from
-    assert asked == sorted(asked)
-    assert {asked.count(n) for n in set(asked[4:])} == {3}
+    wider = [n for n in asked[4:] if n > 1]  # one row is timed again soon
+    assert wider == sorted(wider)
+    assert {wider.count(n) for n in set(wider)} == {3}
     assert all(len(r.path) >= 1 for r in rounds)
 
 
@@ -369,8 +370,8 @@ def test_loading_leaves_nothing_of_what_was_learned_before() -> None:
     assert used.save() == state
 
 
-def test_a_probe_verifies_what_it_drafted() -> None:
-    """No pick is ever right, so drafting does not pay; what looks again runs two rows all the same."""
+def test_a_probe_verifies_what_it_drafted_while_it_can_pay() -> None:
+    """No pick is ever right, so drafting does not pay; what looks again runs two rows all the same, now and then."""
     core = make_scheduler(text=False)
     rng = np.random.default_rng(24)
     core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
@@ -380,4 +381,6 @@ def test_a_probe_verifies_what_it_drafted() -> None:
     ]
     probes = [len(r.tree["tokens"]) for r in rounds if r.decision[1] and r.report["reason"] == "chosen"]
     assert len(probes) >= 3
-    assert min(probes) >= 2
+    assert set(probes) == {1, 2}
+    # A block is 3 ms and a second row 1 ms, of 10 ms a token; 0.5% of the tokens, and the last one may be on credit.
+    assert sum(0.3 + 0.1 * (rows - 1) for rows in probes) <= 0.3 + 0.005 * len(rounds) + 0.8
