@@ -102,8 +102,7 @@ void layout(int32_t anchor_token, Token token_of, Parent parent_of, const Order 
 void layout_depth_first(int32_t anchor_token, std::span<const Candidate> candidates, const Order & order, int32_t n,
                         Tree & out) noexcept {
     const Candidate * c = candidates.data();
-    layout(
-        anchor_token, [c](int32_t i) { return c[i].token; }, [c](int32_t i) { return c[i].parent; }, order, n, out);
+    layout(anchor_token, [c](int32_t i) { return c[i].token; }, [c](int32_t i) { return c[i].parent; }, order, n, out);
 }
 
 void layout_depth_first(int32_t anchor_token, const int32_t * token, const int32_t * parent, const Order & order,
