@@ -131,6 +131,7 @@ def test_every_tree_of_a_hybrid_gives_the_plain_text(
         same_reply(reply, plain)
         if n > 0 and (arm == "tree" or kernels == "own"):  # a learned width drafts little where a draft costs much
             assert reply.statistics["accepted"] > 5
+        assert reply.statistics["drafted"] > 0  # but finds out what it costs
 
 
 def test_a_hybrid_says_that_it_takes_no_trees(

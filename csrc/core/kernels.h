@@ -50,7 +50,7 @@ struct alignas(32) WidthLanes {
     double weight[kBasis][kMaxWidths]; // normalised law
     double low[kMaxWidths];            // clamp of the law, normalised
     double high[kMaxWidths];
-    double scale[kMaxWidths]; // microseconds of one normalised unit, times level and staleness
+    double scale[kMaxWidths]; // microseconds of one normalised unit, times level
     double price[kMaxWidths]; // result, microseconds
 };
 

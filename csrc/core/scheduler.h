@@ -60,7 +60,7 @@ struct Decision {
     bool draft = false;   // run the drafter
     bool probing = false; // ... to learn whether it would pay again
     float enough = 0.0F; // positions below a chain of picks less probable than this are not worth drafting; 0 = all are
-    double value_text = 0.0; // tokens by which the best round without drafting beats decoding at the long-run rate
+    double value_text = 0.0; // tokens by which the best round without drafting beats decoding at the price of time
 };
 
 struct Outcome {
@@ -156,8 +156,16 @@ class Scheduler {
         int32_t incumbent = 0; // rows: the width drafted rounds hold, 0 = none yet
         double commit[2] = {}; // microseconds: decayed mean of committing, without and with the drafter
         uint32_t commit_rounds[2] = {};
-        double credit = 1.0; // tokens that timing idle widths again may cost
-        double budget = 1.0; // tokens that measuring may cost; below 0 after a dear one
+        static constexpr double kMostCredit = 64.0;
+        static constexpr double kMostBudget = 8.0;
+        static constexpr double kMostDebt = 1.0; // a round may have been slow for once
+        double credit = 1.0;                     // tokens that timing idle widths again may cost
+        double budget = 1.0;                     // tokens that measuring may cost; below 0 after a dear one
+
+        bool consistent(int32_t max_rows) const noexcept {
+            return widths.consistent(max_rows) && credit >= 0.0 && credit <= kMostCredit && budget >= -kMostDebt &&
+                   budget <= kMostBudget;
+        }
 
         template <class A> void fields(A & a) {
             a(widths, acceptance, guard, gains, rate, gate, standing, incumbent, commit, commit_rounds, credit, budget);

@@ -10,10 +10,7 @@ namespace adaspark::core {
 namespace {
 constexpr uint32_t kCommitMemory = 32; // rounds the mean commit time remembers
 constexpr double kCreditShare = 0.002; // of the tokens decoded: what timing again may cost
-constexpr double kMostCredit = 64.0;   // tokens
 constexpr double kBudgetShare = 0.005; // of the tokens decoded: what measuring may cost
-constexpr double kMostBudget = 8.0;    // tokens
-constexpr double kMostDebt = 1.0;      // tokens: a round may have been slow for once
 } // namespace
 
 void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexcept {
@@ -32,7 +29,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
         learned_.widths.record_verify(tree_.rows, context, times.verify);
         learned_.widths.tick();
     }
-    learned_.budget = std::min(learned_.budget + kBudgetShare * committed, kMostBudget);
+    learned_.budget = std::min(learned_.budget + kBudgetShare * committed, Learned::kMostBudget);
     if (report_.reason == WidthReason::measuring) {
         // The width may be better than any that had a price: else drafting would look useless until all have one.
         const double time = times.draft + times.verify + times.commit;
@@ -42,7 +39,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
         }
         tell_gate();
         const double lost = again_ ? 0.0 : std::max(0.0, gate_input_.rate * time - report_.tokens);
-        learned_.budget = std::max(learned_.budget - lost, -kMostDebt);
+        learned_.budget = std::max(learned_.budget - lost, -Learned::kMostDebt);
     }
     if (!outcome.last) {
         learn_acceptance(outcome);
@@ -61,7 +58,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
         index_.append({tokens, static_cast<size_t>(committed)});
     }
     const double total = times.draft + times.verify + times.commit;
-    learned_.credit = std::min(learned_.credit + kCreditShare * committed, kMostCredit);
+    learned_.credit = std::min(learned_.credit + kCreditShare * committed, Learned::kMostCredit);
     if (!outcome.last && total > 0.0) {
         learned_.rate.add(context, bin_, committed, total / learned_.widths.clock());
         uint32_t & rounds = learned_.commit_rounds[drafted ? 1 : 0];

@@ -59,7 +59,7 @@ bool Scheduler::load(std::span<const uint8_t> bytes) {
     read(*learned);
     FiniteCheck finite;
     finite(*learned);
-    if (!read.ok() || !read.at_end() || !finite.ok() || !learned->widths.consistent(config_.max_rows)) {
+    if (!read.ok() || !read.at_end() || !finite.ok() || !learned->consistent(config_.max_rows)) {
         return false;
     }
     learned_ = *learned;

@@ -49,7 +49,7 @@ void WidthTable::restored() noexcept {
 }
 
 bool WidthTable::consistent(int32_t max_rows) const noexcept {
-    if (count_ < 1 || count_ > kMaxWidths) {
+    if (count_ < 1 || count_ > kMaxWidths || !(markup_.value >= 1.0 && markup_.value <= kMarkupMost)) {
         return false;
     }
     uint32_t used = 0;

@@ -15,7 +15,7 @@ TRUE = {1: 5e3, 4: 9e3, 8: 14e3}  # us
 DRAFT = 3e3
 
 ROUND = st.tuples(
-    st.sampled_from([1, 2, 4]), st.sampled_from([300, 310, 1500]), st.floats(0.8, 1.6), st.floats(0.8, 1.6)
+    st.sampled_from([2, 4, 8]), st.sampled_from([300, 310, 1500]), st.floats(0.8, 1.6), st.floats(0.8, 1.6)
 )
 
 

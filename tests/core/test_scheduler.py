@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 
 import numpy as np
 import pytest
@@ -74,6 +75,23 @@ def test_damaged_and_foreign_states_are_refused_and_change_nothing():
     assert not make_scheduler(block=9).load(good)
     assert other.save() == before
     assert other.load(good)
+
+
+def with_last_number(state: bytes, value: float) -> bytes:
+    """The state with another budget for measuring, the last number before the checksum (FNV-1a)."""
+    body = state[:-16] + struct.pack("<d", value)
+    h = 0xCBF29CE484222325
+    for byte in body:
+        h = (h ^ byte) * 0x100000001B3 % 2**64
+    return body + struct.pack("<Q", h)
+
+
+@pytest.mark.parametrize("budget", [-1e300, -1.5, 8.5, float("nan")])
+def test_a_budget_that_no_scheduler_has_is_refused(budget):
+    core = make_scheduler()
+    serve(core, 3, 1)
+    assert core.load(with_last_number(core.save(), 0.5))
+    assert not core.load(with_last_number(core.save(), budget))
 
 
 def cold_start(core: _core.Scheduler, seed: int, **kwargs) -> list:
