@@ -175,6 +175,8 @@ void init_learners(py::module_ & m) {
         .def("decide", &DraftGate::decide, py::arg("input"))
         .def("drafted", &DraftGate::drafted, py::arg("input"), py::arg("tokens"), py::arg("time"))
         .def("outcome", &DraftGate::outcome, py::arg("predicted"), py::arg("realised"))
+        .def("pay", &DraftGate::pay, py::arg("tokens"))
+        .def_property_readonly("credit", &DraftGate::credit)
         .def_property_readonly("probing", &DraftGate::probing);
     m.def(
         "gated_steps",

@@ -47,6 +47,7 @@ class DraftGate {
     void outcome(double predicted, double realised) noexcept;
 
     bool probing() const noexcept { return probing_; } // decide() said yes against its own estimate
+    double credit() const noexcept { return credit_; } // tokens that probes may cost
     const DraftAdvantage & advantage(int32_t bin) const noexcept { return bin_[bin]; }
 
     template <class A> void fields(A & a) { a(bin_, predicted_, realised_, credit_); }

@@ -161,6 +161,30 @@ def test_a_drafter_that_pays_runs_and_one_that_does_not_is_probed_ever_less():
     assert sum(idle[1000:]) >= 3  # but they never stop
 
 
+def test_probes_are_paid_from_a_credit():
+    gate = _core.DraftGate()
+    gate.begin_request()
+    credit = gate.credit
+    assert not gate.pay(credit + 0.01)
+    assert gate.credit == credit
+    assert gate.pay(credit)
+    assert gate.credit == 0.0
+    known = _core.GateInput(1.0, 5000.0, 1 / 5000.0)
+    for n in range(1, 1000):  # a drafter that loses 1.4 tokens each time: only probes are paid for
+        before = gate.credit
+        drafted = gate.decide(known)
+        earned = min(before + 0.005, 2.0)
+        if drafted:
+            probe = gate.probing
+            assert not probe or earned > 0.0
+            gate.drafted(known, 2.0, 17000.0)
+            assert gate.credit == pytest.approx(earned - (1.4 if probe else 0.0))
+        else:
+            assert gate.credit == pytest.approx(earned)
+        if n > 5:
+            assert not drafted or gate.probing
+
+
 def test_a_switch_of_workload_is_noticed():
     delays = []
     for seed in range(40):
