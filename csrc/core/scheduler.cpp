@@ -198,7 +198,7 @@ int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Cho
     }
     // Lazily: only if it could win at its best.
     const double bar = std::max(o.bar(best.value, best.tokens), value_text);
-    if (rows > 0) {
+    if (rows > 0 && rounds_ > 0) { // a request's first round is not timed
         const double price = learned_.widths.price_at_best(rows);
         widest_asked_ = rows;
         if (o.value(tokens_at_most(rows, o), price) > bar) { // seldom: the sums can wait for it
@@ -225,6 +225,7 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
     }
     const Objective & o = objective_[drafted ? 1 : 0];
     Choice choice;
+    Choice probe;
     double value_text = -std::numeric_limits<double>::infinity();
     double values[kMaxWidths];
     if (drafted) {
@@ -245,9 +246,7 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
             // A probe that verifies nothing teaches neither gains nor prices: two rows, where they may cost that much.
             if (probing && choice.rows == 1 && offer_.count > 1 && o.rate > 0.0) {
                 const int32_t i = static_cast<int32_t>(std::max_element(values + 1, values + offer_.count) - values);
-                if (learned_.gate.pay(choice.value - values[i])) {
-                    choice = {i, offer_.rows[i], o.tokens(offer_.rows[i], e.draft[i], e.text[i], e), values[i]};
-                }
+                probe = {i, offer_.rows[i], o.tokens(offer_.rows[i], e.draft[i], e.text[i], e), values[i]};
             }
         }
     } else {
@@ -258,6 +257,9 @@ int32_t Scheduler::pick_width(bool drafted) noexcept {
         report_.reason = WidthReason::measuring;
         report_.tokens = tokens_at(measure, o);
         return measure; // what drafting brought is told by observe(), when the width has its time
+    }
+    if (probe.position >= 0 && learned_.gate.pay(choice.value - probe.value)) {
+        choice = probe;
     }
     tell_gate();
     if (choice.position < 0) {

@@ -204,6 +204,7 @@ class Scheduler {
     void tell_gate() noexcept;
     void explore(int32_t rows) noexcept;
     void consider_split(const Choice & held, const Objective & objective) noexcept;
+    void charge(double lost) noexcept; // tokens, from the budget of measuring
     void learn_acceptance(const Outcome & outcome) noexcept;
     void learn_gains(std::span<const int32_t> path) noexcept;
 

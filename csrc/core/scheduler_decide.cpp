@@ -74,7 +74,7 @@ Decision Scheduler::decide(int32_t max_rows) noexcept {
         return d; // plain rounds until the price of not drafting is known
     }
     if (!offer_.draft_known) {
-        d.draft = learned_.budget > 0.0; // a slow drafter's first draft shows what the next ones will lose
+        d.draft = rounds_ > 0 && learned_.budget > 0.0; // a slow drafter's draft shows what the next ones will lose
         return d;
     }
     // What a perfect block would bring: all of it accepted, on top of what the text brings.

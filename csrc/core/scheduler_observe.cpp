@@ -38,8 +38,9 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
             block_choice_ = {block_choice_.tokens > 0.0 ? report_.tokens : 0.0, time};
         }
         tell_gate();
-        const double lost = again_ ? 0.0 : std::max(0.0, gate_input_.rate * time - report_.tokens);
-        learned_.budget = std::max(learned_.budget - lost, -Learned::kMostDebt);
+        charge(again_ ? 0.0 : gate_input_.rate * time - report_.tokens);
+    } else if (drafted && !offer_.draft_known && config_.gating && config_.pinned_rows == 0) {
+        charge(gate_input_.rate * times.draft); // a draft for its time's sake, like a width's
     }
     if (!outcome.last) {
         learn_acceptance(outcome);
@@ -69,6 +70,10 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
     anchor_ = outcome.next_token;
     context_ += committed;
     ++rounds_;
+}
+
+void Scheduler::charge(double lost) noexcept {
+    learned_.budget = std::max(learned_.budget - std::max(0.0, lost), -Learned::kMostDebt);
 }
 
 void Scheduler::learn_acceptance(const Outcome & outcome) noexcept {

@@ -110,6 +110,37 @@ def test_cold_start_measures_narrow_widths_first_and_still_decodes():
     assert all(len(r.path) >= 1 for r in rounds)
 
 
+def test_nothing_is_measured_in_a_round_that_is_not_timed():
+    core = make_scheduler()
+    flat = {"verify_us": lambda n: 10_000.0 + n, "draft_us": 100.0}
+    rng = np.random.default_rng(2)
+    core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
+    rounds = [run_round(core, rng, random_block(rng, 7, 9), **flat) for _ in range(14)]
+    core.end_request()
+    asked = [r.report["asked_rows"] for r in rounds if r.report["reason"] == "measuring"]
+    assert max(asked) > 1
+    assert any(w["high"] > 1 and w["samples"] < 3 for w in core.widths)  # there is more to measure
+    for q in range(20):
+        rng = np.random.default_rng((4, q))
+        core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
+        assert run_round(core, rng, random_block(rng, 7, 9), **flat).report["reason"] != "measuring"
+        core.end_request()
+
+
+def test_every_draft_of_an_unknown_drafter_is_paid_from_the_budget():
+    """A draft costs six tokens' time: the budget of measuring, 0.5% of the tokens, is in debt by one after each."""
+    core = make_scheduler(text=False)
+    rng = np.random.default_rng(5)
+    core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
+    tokens, drafts = 0, []
+    for _ in range(700):
+        r = run_round(core, rng, random_block(rng, 7, 5000), lambda _: 8, lambda n: 5_000.0 * n, 30_000.0)
+        drafts += [tokens] if r.decision[0] else []
+        tokens += len(r.path)
+    assert drafts[1] - drafts[0] > 150
+    assert drafts[2] - drafts[1] > 150  # from here on its price is known
+
+
 def test_a_wide_width_is_measured_only_if_it_could_win():
     linear = cold_start(make_scheduler(), 2, verify_us=lambda n: 10_000.0 * n, draft_us=20_000.0)
     assert max(len(r.tree["tokens"]) for r in linear) <= 8
