@@ -90,6 +90,14 @@ class Recorded:
         """Tokens of prompt and reply."""
         return len(self.request.prompt) + len(self.request.reply)
 
+    def blocks(self) -> NDArray[np.int64]:
+        """By position of the reply: the round whose whole block was drafted with that token as the anchor, or -1."""
+        out = np.full(len(self.request.reply), -1, np.int64)
+        anchors = self.record["context"].astype(np.int64) - len(self.request.prompt)
+        whole = (self.record["positions"] == self.block) & (anchors < len(out))
+        out[anchors[whole]] = np.flatnonzero(whole)
+        return out
+
     def scheduler(self, arm: Arm) -> _core.Scheduler:
         """An empty scheduler for an arm on this request's pair."""
         return _core.Scheduler(core_config(arm, self.block, self.max_rows), self.request.stop_tokens)
@@ -228,20 +236,16 @@ def decode_under(arm: Arm, requests: Sequence[Recorded], costs: CostTable, sched
     """
     out = ArmReplay(str(arm))
     for recorded in requests:
-        request, record = recorded.request, recorded.record
+        request = recorded.request
         if arm.kind != "adaspark":
             plan = fixed_plan(arm, request.stop_tokens)
         else:
             scheduler = scheduler or recorded.scheduler(arm)
             plan = _replay.Plan(scheduler, False, 0, ())
-        block_of = np.full(len(request.reply), -1, np.int64)
-        anchors = record["context"].astype(np.int64) - len(request.prompt)
-        whole = (record["positions"] == recorded.block) & (anchors < len(block_of))
-        block_of[anchors[whole]] = np.flatnonzero(whole)
         out.columns.append(
             _replay.decode(
-                plan, recorded.rounds, block_of, request.prompt, request.reply, recorded.max_rows, costs.verify,
-                GRID, costs.draft, costs.commit,
+                plan, recorded.rounds, recorded.blocks(), request.prompt, request.reply, recorded.max_rows,
+                costs.verify, GRID, costs.draft, costs.commit,
             )
         )  # fmt: skip
         out.tokens += max(0, len(request.reply) - 1)
