@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import tiny_models as tm
 from conftest import LoadDrafter, LoadTarget, ModelFiles
-from engine_tools import Proposal, Reply, anti, chain, oracle, request, run
+from engine_tools import Proposal, Reply, anti, chain, oracle, request, run, text_prompt
 from numpy.typing import NDArray
-from test_session import plain_reply, same_reply, text_prompt
+from session_tools import plain_reply, same_reply
 
 from adaspark import _engine
 
