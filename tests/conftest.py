@@ -139,6 +139,18 @@ def load_drafter(models: ModelFiles) -> LoadDrafter:
 
 
 @pytest.fixture
+def cycle(load_target: LoadTarget) -> _engine.Target:
+    """The successor model: its text goes round one cycle of tokens."""
+    return load_target(tm.CYCLE)
+
+
+@pytest.fixture
+def prompt(models: ModelFiles) -> list[int]:
+    """Twelve tokens for ``cycle`` to go on from."""
+    return engine_tools.text_prompt(models, tm.CYCLE, 100, 12)
+
+
+@pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No variables of the program's, an empty cache, no downloads."""
     for name in list(os.environ):
