@@ -1,4 +1,4 @@
-"""Decode session (csrc/engine/session, text_stream): lossless against plain decoding for every arm; its steps and errors."""
+"""Decode session (csrc/engine/session, text_stream): lossless against plain decoding for every arm; its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests after others in a session (csrc/engine/session): the caches serve the common prefix, the text is the same."""
+"""Requests after others in a session (csrc/engine/session): caches serve the common prefix, texts are the same."""
 
 from __future__ import annotations
 
