@@ -32,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with Ctrl-C ignored, and programs that the tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Helpers that compare; not imported here, or a failure of theirs would not show both sides.
+    pytest.register_assert_rewrite("api_tools", "drafter_tools", "session_tools")
     engine_tools.DEFAULTS["kernels"] = config.getoption("--kernels")
     engine_tools.DEFAULTS["n_gpu_layers"] = config.getoption("--gpu-layers")
 
@@ -134,6 +136,18 @@ def load_drafter(models: ModelFiles) -> LoadDrafter:
         return engine_tools.open_drafter(path, target, **options)
 
     return load
+
+
+@pytest.fixture
+def cycle(load_target: LoadTarget) -> _engine.Target:
+    """The successor model: its text goes round one cycle of tokens."""
+    return load_target(tm.CYCLE)
+
+
+@pytest.fixture
+def prompt(models: ModelFiles) -> list[int]:
+    """Twelve tokens for ``cycle`` to go on from."""
+    return engine_tools.text_prompt(models, tm.CYCLE, 100, 12)
 
 
 @pytest.fixture

@@ -7,13 +7,18 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import tiny_models as tm
 from numpy.typing import NDArray
 
 from adaspark import _engine
 from adaspark.errors import ModelError
+
+if TYPE_CHECKING:
+    from conftest import ModelFiles
 
 Proposal = tuple[list[int], list[int]]
 Proposer = Callable[[NDArray[np.int32]], Proposal]
@@ -61,6 +66,11 @@ def open_drafter(path: Path, target: _engine.Target, **options: object) -> _engi
     for name, value in ({"n_gpu_layers": DEFAULTS["n_gpu_layers"]} | options).items():
         setattr(o, name, value)
     return _engine.Drafter(str(path), target, o)
+
+
+def text_prompt(models: ModelFiles, spec: tm.TargetSpec, seed: int, n: int) -> list[int]:
+    tokens = models.target(spec).text_tokens
+    return np.random.default_rng(seed).choice(tokens, n).tolist()
 
 
 def request(arm: str = "plain", arm_n: int = 0, **fields: object) -> _engine.Request:

@@ -22,12 +22,13 @@ import tiny_models as tm
 import which_width
 import workload_switch
 from conftest import LoadDrafter, LoadTarget, ModelFiles
+from engine_tools import text_prompt
 from kit import learned_costs
 from kit.arms import server_flags
 from kit.engine import request_of
 from kit.local import Local, Reply, round_ms
 from kit.prompts import Prompt, read_prompts
-from test_session import plain_reply, text_prompt
+from session_tools import plain_reply
 
 from adaspark.benchmark.stats import evenly, first_difference, geometric_mean, loop_period, loop_start, spread
 from adaspark.replay import RECORD

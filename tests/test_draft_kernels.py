@@ -12,10 +12,10 @@ import pytest
 import reference
 import tiny_models as tm
 from conftest import LoadDrafter, LoadTarget, ModelFiles
-from engine_tools import request, run
+from drafter_tools import BASE, LAYOUTS, NOISE, Draft, check_block
+from engine_tools import request, run, text_prompt
 from gguf import GGMLQuantizationType as Ggml
-from test_drafter import BASE, LAYOUTS, NOISE, Draft, check_block
-from test_session import main_prompt, plain_reply, same_reply, text_prompt
+from session_tools import main_prompt, plain_reply, same_reply
 from test_target import random_tokens
 
 from adaspark import _engine

@@ -7,8 +7,8 @@ from itertools import zip_longest
 import pytest
 import tiny_models as tm
 from conftest import LoadDrafter, LoadTarget, ModelFiles
-from engine_tools import Reply, request, run
-from test_session import ATTENTION, DRAFTERS, plain_reply, same_reply, text_prompt
+from engine_tools import Reply, request, run, text_prompt
+from session_tools import ATTENTION, DRAFTERS, plain_reply, same_reply
 
 from adaspark import _engine
 

@@ -10,10 +10,10 @@ import pytest
 import reference
 import tiny_models as tm
 from conftest import LoadDrafter, LoadTarget, ModelFiles
-from engine_tools import Proposal, Proposer, Reply, anti, oracle, request, run
+from engine_tools import Proposal, Proposer, Reply, anti, oracle, request, run, text_prompt
 from numpy.typing import NDArray
 from scipy import stats
-from test_session import plain_reply, same_reply, text_prompt
+from session_tools import plain_reply, same_reply
 
 from adaspark import _engine
 

@@ -490,7 +490,7 @@ def qwen2(llama: Gguf) -> Gguf:
     return Gguf("qwen2", keys | {"tokenizer.ggml.pre": "qwen2"}, {**llama.tensors, **biases})
 
 
-# Seeds with greedy texts that are varied and leave no close choice (test_session, MAIN_PROMPTS).
+# Seeds with greedy texts that are varied and leave no close choice (session_tools, MAIN_PROMPTS).
 DENSE = TargetSpec("llama", seed=131)
 QWEN3 = TargetSpec("qwen3", seed=22, head_dim=32, n_head=2, n_head_kv=1)
 ROUTED = TargetSpec("qwen3moe", seed=193, n_expert=4, n_expert_used=2, n_ff=64)

@@ -1,5 +1,5 @@
 // Products of several rows on AMX tiles. A tile instruction makes the integer sums of many inputs, 16 columns and up to
-// 16 rows; they are scaled as in kernel_body.h, operation by operation, so results are the same bits. Few rows, F32
+// 16 rows; they are scaled as in kernel_products.h, operation by operation, so results are the same bits. Few rows, F32
 // activations and everything else are the AVX-512 table's.
 //
 // To store a tile's sums takes 16 cycles, however few of its rows are used. So up to 8 rows, two blocks share one:

@@ -28,6 +28,7 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 import mutate
+import parts
 import seeds
 
 import adaspark.templates  # noqa: F401 - loaded here, it need not be in every case
@@ -60,7 +61,7 @@ def make_case(seed: int, number: int, pairs: list[seeds.Pair]) -> Case:
     changes = [mutated]
     if pair.name != "odd" or rng.random() < 0.7:  # odd ones are worth a run as they are
         changed = mutate.Mutator(rng).mutate(files[mutated])
-        changes += mutate.differences(files[mutated], changed)
+        changes += parts.differences(files[mutated], changed)
         files[mutated] = changed
     cache = rng.choice(("f16", "f16", "f32", "q8_0"))
     options = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-import mutate
+import parts
 import tiny_models as tm
 from gguf import GGMLQuantizationType as Ggml
 
@@ -18,13 +18,13 @@ from adaspark import _engine
 @dataclass(frozen=True)
 class Pair:
     name: str
-    target: mutate.File
-    drafter: mutate.File
+    target: parts.File
+    drafter: parts.File
 
 
 def in_format(file: tm.Gguf, kind: Ggml) -> tm.Gguf:
     """The matrices whose rows are whole blocks of a format, stored in it."""
-    block = mutate.block_of(kind)[0]
+    block = parts.block_of(kind)[0]
     names = [
         name
         for name, w in file.tensors.items()
@@ -72,7 +72,7 @@ def pairs(folder: Path) -> list[Pair]:
             for name in ("Q5_K", "Q6_K"):
                 wanted = folder / f"{name}.gguf"
                 _engine.quantize(source, str(wanted), name, None, 1)
-                out.append(Pair(f"llama-{name}", mutate.parse(wanted.read_bytes()), out[-1].drafter))
+                out.append(Pair(f"llama-{name}", parts.parse(wanted.read_bytes()), out[-1].drafter))
     return out
 
 
@@ -120,5 +120,5 @@ def odd_pair(rng: Random, folder: Path) -> Pair | None:
         return None
 
 
-def _parsed(write: Callable[[Path], Path], folder: Path) -> mutate.File:
-    return mutate.parse(write(folder / "seed.gguf").read_bytes())
+def _parsed(write: Callable[[Path], Path], folder: Path) -> parts.File:
+    return parts.parse(write(folder / "seed.gguf").read_bytes())
