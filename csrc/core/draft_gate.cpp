@@ -19,7 +19,8 @@ constexpr double kCalibrationRidge = 8.0; // accepted nodes, toward a factor of 
 void DraftGate::begin_request() noexcept {
     for (DraftAdvantage & b : bin_) {
         b.weight = std::min(b.weight, kCarried);
-        b.interval = std::min<uint32_t>(b.interval, 16); // idle rounds go on, or replies of fewer would never probe
+        b.interval = std::min<uint32_t>(b.interval, 16);
+        b.idle = 0;
     }
     probing_ = false;
 }
