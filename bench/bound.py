@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kit.page import Table, read_results
 from kit.show import Bar, Lines
 from numpy.typing import NDArray
 
@@ -220,23 +221,40 @@ def main() -> None:
             ratios = {"bound_ratio": reply.bound_ratio, "adaspark_ratio": reply.adaspark_ratio}
             lines.write("reply", texts=name, **asdict(reply), **ratios)
         show_replies(replies, f"bound at {costs.source}, {name} replies")
-    rows = []
-    for name, replies in groups.items():
-        told = pooled(replies)
-        if told:
+    told = {name: pooled(replies) for name, replies in groups.items()}
+    for name, means in told.items():
+        if means:
             lines.write(
-                "pooled", name=name, **{k: asdict(v) if isinstance(v, Interval) else v for k, v in told.items()}
+                "pooled", name=name, **{k: asdict(v) if isinstance(v, Interval) else v for k, v in means.items()}
             )
-            means = [str(told[what]) for what in ("bound", "adaspark", "reached")]
-            shares = [f"{100 * share:.0f}" for share in told["shares"].values()]
-            rows.append([name, str(told["replies"]), *means, *shares, f"{told['tokens_per_round']:.2f}"])
     lines.close()
-    table(
-        f"bound and adaspark at {costs.source}, ratios to plain decoding",
+    summary(costs.source, told).show()
+
+
+def summary(source: str, told: dict[str, dict[str, Any]]) -> Table:
+    rows = []
+    for name, means in told.items():
+        if means:
+            ratios = [str(means[what]) for what in ("bound", "adaspark", "reached")]
+            shares = [f"{100 * share:.0f}" for share in means["shares"].values()]
+            rows.append([name, str(means["replies"]), *ratios, *shares, f"{means['tokens_per_round']:.2f}"])
+    return Table(
+        f"bound and adaspark at {source}, ratios to plain decoding",
         ["replies", "n", "bound [95%]", "adaspark [95%]", "adaspark / bound", *KINDS, "tokens a round"],
         rows,
         f"geometric means over replies of {SHORTEST + 1} tokens or more; then the bound's time by kind of round, %, and its tokens",
     )
+
+
+def page(path: Path) -> list[str]:
+    """The means of a stored run as Markdown; nothing where there is no such file."""
+    run, records = read_results(path)
+    if not run:
+        return []
+    told = {r["name"]: r for r in records if r["kind"] == "pooled"}
+    for means in told.values():
+        means.update({what: Interval(**means[what]) for what in ("bound", "adaspark", "reached")})
+    return summary(run["costs"], told).markdown()
 
 
 if __name__ == "__main__":

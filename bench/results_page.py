@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+import bound
 import cold_start
 import compare
 import slow_drafter
@@ -35,6 +36,8 @@ PAGES: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "cold_start": ("From an empty store (`cold_start.py`)", cold_start.page),
     "learned_table": ("The learned cost table against T(n) (`learned_table.py`)", learned_costs.page),
     "workload_switch": ("A workload that switches (`workload_switch.py`)", workload_switch.page),
+    "bound": ("What any scheduler could reach on the open questions (`bound.py`)", bound.page),
+    "bound_copy": ("What any scheduler could reach on the texts to copy from (`bound.py`)", bound.page),
     "slow_drafter": ("A drafter that cannot pay (`slow_drafter.py`)", slow_drafter.page),
 }
 LLAMA = "_llama_kernels"

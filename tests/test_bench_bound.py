@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 import bound
 
 from adaspark import Engine
+from adaspark.benchmark.stats import Interval
 from adaspark.config import MAX_ROWS, Arm
 from adaspark.costs import GRID, CostTable
 from adaspark.replay import RECORD, Recorded, decode_under
@@ -216,3 +217,5 @@ def test_the_program_tells_replies_and_means(
     assert every["bound"]["value"] == pytest.approx(float(np.exp(np.mean(np.log(whole)))))
     assert sum(every["shares"].values()) == pytest.approx(1.0)
     assert "bound and adaspark at costs.json" in capsys.readouterr().out
+    (_, rows, _) = bound.page(out)
+    assert str(Interval(**every["bound"])) in rows.splitlines()[-1]
