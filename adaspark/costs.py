@@ -85,11 +85,13 @@ def read_costs(path: Path, longest: int) -> CostTable:
         ):
             msg = f"give two different widths of 1 to {MAX_ROWS} rows at least, with times above 0"
             raise ValueError(msg)
-        commit = data.get("commit_us", [0.0, 0.0])
+        draft = _line(data["draft"], contexts)
+        commit = np.array(data.get("commit_us", [0.0, 0.0]), dtype=np.float64).reshape(2)
+        if not all(((us >= 0) & (us < np.inf)).all() for us in (draft, commit)):
+            msg = "times of a draft and of what follows a verify are 0 or more"
+            raise ValueError(msg)
         verify = np.stack([widths_between(rows, at[:, i].tolist()) for i in range(len(contexts))])
-        return CostTable(
-            verify, _line(data["draft"], contexts), np.array(commit, dtype=np.float64).reshape(2), path.name
-        )
+        return CostTable(verify, draft, commit, path.name)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         msg = f"{path} is no table of costs: {type(error).__name__} {error}"
         raise TraceError(msg) from error

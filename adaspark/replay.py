@@ -94,7 +94,7 @@ class Recorded:
         """By position of the reply: the round whose whole block was drafted with that token as the anchor, or -1."""
         out = np.full(len(self.request.reply), -1, np.int64)
         anchors = self.record["context"].astype(np.int64) - len(self.request.prompt)
-        whole = (self.record["positions"] == self.block) & (anchors < len(out))
+        whole = (self.block > 0) & (self.record["positions"] == self.block) & (anchors < len(out))
         out[anchors[whole]] = np.flatnonzero(whole)
         return out
 

@@ -25,11 +25,13 @@ from kit.page import Table, read_results
 from kit.show import Bar, Lines
 from numpy.typing import NDArray
 
+from adaspark.benchmark.machine import describe
 from adaspark.benchmark.runs import SHORTEST
 from adaspark.benchmark.stats import Interval, geometric_mean, loop_start
 from adaspark.cli.tables import table
 from adaspark.config import Arm
 from adaspark.costs import GRID, CostTable, read_costs
+from adaspark.errors import TraceError
 from adaspark.replay import Recorded, decode_under
 from adaspark.trace import read_trace
 
@@ -204,13 +206,17 @@ def main() -> None:
     parser.add_argument("--cut-loops", action="store_true", help="also of each reply up to its loop")
     parser.add_argument("--out", type=Path, metavar="JSONL", help="raw results")
     args = parser.parse_args()
-    requests = [Recorded.of(request) for path in args.traces for request in read_trace(path)]
+    try:
+        requests = [Recorded.of(request) for path in args.traces for request in read_trace(path)]
+        costs = read_costs(args.costs, max((recorded.longest for recorded in requests), default=0))
+    except TraceError as error:
+        parser.error(str(error))
     if not requests or not all(recorded.request.full for recorded in requests):
-        parser.error("give full traces")
-    costs = read_costs(args.costs, max(recorded.longest for recorded in requests))
-    lines = Lines(args.out)
-    lines.write("run", traces=[path.name for path in args.traces], costs=costs.source, cut_loops=args.cut_loops)
+        parser.error("give full traces, of a reply at least")
     whole = measure(requests, costs)
+    lines = Lines(args.out)
+    traces = [path.name for path in args.traces]
+    lines.write("run", machine=describe(), traces=traces, costs=costs.source, cut_loops=args.cut_loops)
     groups = {"without a loop": [reply for reply in whole if reply.loop is None]}
     measured = {"whole": whole}
     if args.cut_loops:

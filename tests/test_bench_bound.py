@@ -219,3 +219,18 @@ def test_the_program_tells_replies_and_means(
     assert "bound and adaspark at costs.json" in capsys.readouterr().out
     (_, rows, _) = bound.page(out)
     assert str(Interval(**every["bound"])) in rows.splitlines()[-1]
+
+
+@pytest.mark.parametrize("costs", ["{bad", "{}", '{"verify": [], "draft": {"us": 1}}'])
+def test_what_is_no_table_of_costs_is_one_line(
+    costs: str, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, out = tmp_path / "costs.json", tmp_path / "kept.jsonl"
+    table.write_text(costs, encoding="utf-8")
+    out.write_text("kept", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["bound.py", str(trace), "--costs", str(table), "--out", str(out)])
+    with pytest.raises(SystemExit) as stopped:
+        bound.main()
+    assert stopped.value.code == 2
+    assert "costs.json is no table of costs" in capsys.readouterr().err.splitlines()[-1]
+    assert out.read_text(encoding="utf-8") == "kept"

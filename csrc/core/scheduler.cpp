@@ -196,9 +196,12 @@ int32_t Scheduler::width_to_measure(bool drafted, const Objective & o, const Cho
     if (rows == 1 || (rows > 0 && offer_.count == 0)) {
         return rows;
     }
+    if (rounds_ == 0) {
+        return 0; // a request's first round is not timed
+    }
     // Lazily: only if it could win at its best.
     const double bar = std::max(o.bar(best.value, best.tokens), value_text);
-    if (rows > 0 && rounds_ > 0) { // a request's first round is not timed
+    if (rows > 0) {
         const double price = learned_.widths.price_at_best(rows);
         widest_asked_ = rows;
         if (o.value(tokens_at_most(rows, o), price) > bar) { // seldom: the sums can wait for it

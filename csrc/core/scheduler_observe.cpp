@@ -39,7 +39,7 @@ void Scheduler::observe(const Outcome & outcome, const RoundTimes & times) noexc
         }
         tell_gate();
         charge(again_ ? 0.0 : gate_input_.rate * time - report_.tokens);
-    } else if (drafted && !offer_.draft_known && config_.gating && config_.pinned_rows == 0) {
+    } else if (drafted && rounds_ > 0 && !offer_.draft_known && config_.gating && config_.pinned_rows == 0) {
         charge(gate_input_.rate * times.draft); // a draft for its time's sake, like a width's
     }
     if (!outcome.last) {

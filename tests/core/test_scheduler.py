@@ -132,13 +132,18 @@ def test_every_draft_of_an_unknown_drafter_is_paid_from_the_budget():
     core = make_scheduler(text=False)
     rng = np.random.default_rng(5)
     core.begin_request(rng.integers(0, 9, 30).astype(np.int32), 1, 4000)
-    tokens, drafts = 0, []
+    tokens, drafts, rounds = 0, [], []
     for _ in range(700):
         r = run_round(core, rng, random_block(rng, 7, 5000), lambda _: 8, lambda n: 5_000.0 * n, 30_000.0)
+        rounds.append((tokens, r))
         drafts += [tokens] if r.decision[0] else []
         tokens += len(r.path)
     assert drafts[1] - drafts[0] > 150
-    assert drafts[2] - drafts[1] > 150  # from here on its price is known
+    assert drafts[2] - drafts[1] > 150
+    measured = [
+        t for t, r in rounds if t > drafts[2] and r.report["reason"] == "measuring" and r.report["asked_rows"] > 1
+    ]
+    assert not measured or measured[0] - drafts[2] > 150  # the third, after which its price is known, is paid too
 
 
 def test_a_wide_width_is_measured_only_if_it_could_win():
