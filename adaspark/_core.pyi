@@ -135,7 +135,9 @@ class HeadOffset:
 class GateInput:
     """A round as known before the drafter runs."""
 
-    def __init__(self, tokens: float, time: float, rate: float, optimistic: float = ...) -> None: ...
+    def __init__(
+        self, tokens: float, time: float, rate: float, optimistic: float = ..., bin: int = ...
+    ) -> None: ...
 
 @final
 class DraftGate:

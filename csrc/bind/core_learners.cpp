@@ -8,6 +8,7 @@
 #include "core/sample_bank.h"
 #include "core/width_table.h"
 
+#include <algorithm>
 #include <pybind11/stl.h>
 
 namespace adaspark::bind {
@@ -165,10 +166,10 @@ void init_learners(py::module_ & m) {
             "shift", [](const HeadEstimate & h, double q) { return shift_odds(q, h.odds_factor()); }, py::arg("q"))
         .def_property_readonly("value", [](const HeadEstimate & h) { return h.offset.value; });
     py::class_<GateInput>(m, "GateInput", "A round as known before the drafter runs.")
-        .def(py::init([](double tokens, double time, double rate, double optimistic) {
-                 return GateInput{tokens, time, rate, optimistic};
+        .def(py::init([](double tokens, double time, double rate, double optimistic, int32_t bin) {
+                 return GateInput{tokens, time, rate, optimistic, std::clamp(bin, 0, kTextBins - 1)};
              }),
-             py::arg("tokens"), py::arg("time"), py::arg("rate"), py::arg("optimistic") = 1.0);
+             py::arg("tokens"), py::arg("time"), py::arg("rate"), py::arg("optimistic") = 1.0, py::arg("bin") = 0);
     py::class_<DraftGate>(m, "DraftGate", "Whether to run the drafter.")
         .def(py::init<>())
         .def("begin_request", &DraftGate::begin_request)

@@ -32,12 +32,29 @@ bool DraftGate::decide(const GateInput & in) noexcept {
     if (in.optimistic <= 0.0) {
         return false;
     }
-    if (b.weight < kFamiliar || b.tokens - in.rate * in.clock * b.time > 0.0) {
+    if (b.weight < kFamiliar ? hopeful(in) : wins(b, in)) {
         return true;
     }
     b.idle += 1;
     probing_ = b.idle >= b.interval && credit_ > 0.0;
     return probing_;
+}
+
+bool DraftGate::wins(const DraftAdvantage & b, const GateInput & in) noexcept {
+    return b.tokens - in.rate * in.clock * b.time > 0.0;
+}
+
+bool DraftGate::hopeful(const GateInput & in) const noexcept {
+    bool none = true;
+    for (const DraftAdvantage & b : bin_) {
+        if (b.weight >= kFamiliar) {
+            if (wins(b, in)) {
+                return true;
+            }
+            none = false;
+        }
+    }
+    return none;
 }
 
 void DraftGate::drafted(const GateInput & in, double tokens, double time) noexcept {

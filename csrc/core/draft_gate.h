@@ -53,6 +53,12 @@ class DraftGate {
     template <class A> void fields(A & a) { a(bin_, predicted_, realised_, credit_); }
 
   private:
+    static bool wins(const DraftAdvantage & b, const GateInput & in) noexcept;
+
+    // Of a bin that is not familiar yet: whether drafting pays in some other one, or none is familiar. Where it pays in
+    // none of those that are, the first drafts of a new bin are probes too.
+    bool hopeful(const GateInput & in) const noexcept;
+
     DraftAdvantage bin_[kTextBins];
     double predicted_ = 0.0; // decayed sums of accepted nodes in drafted rounds
     double realised_ = 0.0;

@@ -185,6 +185,29 @@ def test_probes_are_paid_from_a_credit():
             assert not drafted or gate.probing
 
 
+def test_where_drafting_loses_a_new_kind_of_position_is_only_probed():
+    def first_drafts(more: float) -> list[bool]:
+        gate = _core.DraftGate()
+        gate.begin_request()
+        for _ in range(3):  # from here on one kind is familiar
+            known = _core.GateInput(1.0, 5000.0, 1 / 5000.0)
+            assert gate.decide(known)
+            gate.drafted(known, 1.0 + more, 17000.0)
+        gate.pay(gate.credit)
+        probing = []
+        for _ in range(3):
+            other = _core.GateInput(2.5, 5000.0, 1 / 5000.0, bin=2)
+            drafted = gate.decide(other)
+            probing.append(drafted and gate.probing)
+            if drafted:
+                gate.drafted(other, 2.5, 17000.0)
+        return probing
+
+    assert first_drafts(1.0)[0], "the first one is a probe, of the credit that its round brought"
+    assert not any(first_drafts(1.0)[1:]), "and the credit is spent"
+    assert not any(first_drafts(4.0)), "where drafting pays they are drafts like any other"
+
+
 def test_a_switch_of_workload_is_noticed():
     delays = []
     for seed in range(40):
