@@ -135,9 +135,7 @@ class HeadOffset:
 class GateInput:
     """A round as known before the drafter runs."""
 
-    def __init__(
-        self, tokens: float, time: float, rate: float, optimistic: float = ..., bin: int = ...
-    ) -> None: ...
+    def __init__(self, tokens: float, time: float, rate: float, optimistic: float = ..., bin: int = ...) -> None: ...
 
 @final
 class DraftGate:
