@@ -8,7 +8,8 @@
 #include "core/sample_bank.h"
 #include "core/width_table.h"
 
-#include <algorithm>
+#include <string>
+
 #include <pybind11/stl.h>
 
 namespace adaspark::bind {
@@ -167,7 +168,10 @@ void init_learners(py::module_ & m) {
         .def_property_readonly("value", [](const HeadEstimate & h) { return h.offset.value; });
     py::class_<GateInput>(m, "GateInput", "A round as known before the drafter runs.")
         .def(py::init([](double tokens, double time, double rate, double optimistic, int32_t bin) {
-                 return GateInput{tokens, time, rate, optimistic, std::clamp(bin, 0, kTextBins - 1)};
+                 if (bin < 0 || bin >= kTextBins) {
+                     throw py::value_error("bin is a text bin, 0 to " + std::to_string(kTextBins - 1));
+                 }
+                 return GateInput{tokens, time, rate, optimistic, bin};
              }),
              py::arg("tokens"), py::arg("time"), py::arg("rate"), py::arg("optimistic") = 1.0, py::arg("bin") = 0);
     py::class_<DraftGate>(m, "DraftGate", "Whether to run the drafter.")

@@ -208,6 +208,12 @@ def test_where_drafting_loses_a_new_kind_of_position_is_only_probed():
     assert not any(first_drafts(4.0)), "where drafting pays they are drafts like any other"
 
 
+@pytest.mark.parametrize("bin", [-1, 4])
+def test_a_bin_that_is_none_is_refused(bin):
+    with pytest.raises(ValueError, match="0 to 3"):
+        _core.GateInput(1.0, 5000.0, 1 / 5000.0, bin=bin)
+
+
 def test_a_switch_of_workload_is_noticed():
     delays = []
     for seed in range(40):
