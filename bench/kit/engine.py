@@ -78,19 +78,27 @@ def load_of(args: argparse.Namespace) -> Load:
     )
 
 
+NAME = "adaspark._engine"
+_builds: dict[str, ModuleType] = {}  # by file: a file is loaded once
+
+
 def load_engine(path: str | None) -> ModuleType:
     """``adaspark._engine``, or another build of it that takes its place in this process."""
-    name = "adaspark._engine"
-    if path is not None and sys.modules[name].__file__ != path:
-        spec = importlib.util.spec_from_file_location(name, path)
+    current = importlib.import_module(NAME)
+    _builds.setdefault(str(current.__file__), current)
+    if path is None:
+        return current
+    if path not in _builds:
+        # pybind11 hands out the module that it made for a name before, whatever the file.
+        spec = importlib.util.spec_from_file_location(f"adaspark {path}._engine", path)
         if spec is None or spec.loader is None:
             msg = f"{path} is not an extension module"
             raise ImportError(msg)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        sys.modules[name] = module
-        adaspark._engine = module
-    return importlib.import_module(name)
+        _builds[path] = module
+    sys.modules[NAME] = adaspark._engine = _builds[path]
+    return _builds[path]
 
 
 def open_models(load: Load) -> tuple[Target, Drafter | None]:

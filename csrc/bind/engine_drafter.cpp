@@ -56,14 +56,14 @@ void init_drafter(py::module_ & m) {
         },
         py::arg("path"), py::arg("options"));
 
-    py::class_<DrafterOptions>(m, "DrafterOptions", py::is_final())
+    py::class_<DrafterOptions>(m, "DrafterOptions", py::is_final(), py::module_local())
         .def(py::init<>())
         .def_readwrite("n_ctx", &DrafterOptions::n_ctx)
         .def_readwrite("n_threads", &DrafterOptions::n_threads)
         .def_readwrite("n_gpu_layers", &DrafterOptions::n_gpu_layers)
         .def_readwrite("kernels", &DrafterOptions::kernels);
 
-    py::class_<PyDrafter>(m, "Drafter", py::is_final())
+    py::class_<PyDrafter>(m, "Drafter", py::is_final(), py::module_local())
         .def(py::init(&load), py::arg("path"), py::arg("target"), py::arg("options"), py::arg("progress") = py::none(),
              py::keep_alive<1, 3>())
         .def_property_readonly("path", [](const PyDrafter & d) { return d.get().path(); })

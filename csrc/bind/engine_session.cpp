@@ -194,7 +194,7 @@ void set_proposer(const PySession & self, const py::object & proposer) {
 } // namespace
 
 void init_session(py::module_ & m) {
-    py::class_<Request>(m, "Request", py::is_final())
+    py::class_<Request>(m, "Request", py::is_final(), py::module_local())
         .def(py::init<>())
         .def_readwrite("n_predict", &Request::n_predict)
         .def_readwrite("temperature", &Request::temperature)
@@ -213,7 +213,7 @@ void init_session(py::module_ & m) {
         .def_readwrite("gating", &Request::gating)
         .def_readwrite("draft_only", &Request::draft_only);
 
-    py::class_<PySession>(m, "Session", py::is_final())
+    py::class_<PySession>(m, "Session", py::is_final(), py::module_local())
         .def(py::init(&make), py::arg("target"), py::arg("drafter") = py::none(), py::keep_alive<1, 2>(),
              py::keep_alive<1, 3>())
         .def("begin", &begin, py::arg("prompt"), py::arg("request"), py::arg("progress") = py::none())

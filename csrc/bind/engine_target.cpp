@@ -74,7 +74,7 @@ py::object chat_template(const PyTarget & self) {
 } // namespace
 
 void init_target(py::module_ & m) {
-    py::class_<TargetOptions>(m, "TargetOptions", py::is_final())
+    py::class_<TargetOptions>(m, "TargetOptions", py::is_final(), py::module_local())
         .def(py::init<>())
         .def_readwrite("n_ctx", &TargetOptions::n_ctx)
         .def_readwrite("n_batch", &TargetOptions::n_batch)
@@ -88,7 +88,7 @@ void init_target(py::module_ & m) {
         .def_readwrite("max_rows", &TargetOptions::max_rows)
         .def_readwrite("kernels", &TargetOptions::kernels);
 
-    py::class_<PyTarget>(m, "Target", py::is_final())
+    py::class_<PyTarget>(m, "Target", py::is_final(), py::module_local())
         .def(py::init(&load), py::arg("path"), py::arg("options"), py::arg("progress") = py::none())
         .def_property_readonly("path", [](const PyTarget & t) { return t.get().path(); })
         .def_property_readonly("architecture", [](const PyTarget & t) { return t.get().architecture(); })
