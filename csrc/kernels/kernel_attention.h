@@ -163,38 +163,88 @@ template <typename F> inline void by_queries(int32_t query, int32_t count, F && 
     take(Index<1>{});
 }
 
+constexpr int kTogether = kRegisters > 16 ? 4 : 2; // queries whose weights are worked out together
+
 inline int32_t slots_of(const Attend & t, int32_t query) {
     return t.slots != nullptr ? t.n_slots[query] : t.slot_end - t.slot_begin;
 }
 
-// Scores to weights; these are summed in 16 lanes over ascending positions, the lanes pairwise.
-inline void softmax_query(const Attend & t, int32_t query) {
-    float * scores = t.scratch + static_cast<int64_t>(query) * kQueryScratch; // by slot
-    float * p = scores + kTile;
-    const int32_t count = slots_of(t, query);
-    const int32_t padded = (count + kLanes - 1) / kLanes * kLanes;
-    if (t.slots != nullptr) {
-        for (int32_t i = 0; i < count; ++i) {
-            p[i] = scores[t.slots[query][i] - t.slot_begin];
+// The scores of a query by position, where its slots do not lie as its positions do: those of the common ones are
+// copied together. Up to 15 numbers behind them are written too.
+inline void in_order(const Attend & t, int32_t query, const float * by_slot, float * out) {
+    const int32_t * const slots = t.slots[query];
+    const int32_t count = t.n_slots[query];
+    if (t.common > 0) {
+        const float * from = by_slot + (slots[0] - t.slot_begin);
+        for (int32_t i = 0; i < t.common; i += kWide) {
+            store(out + i, load_wide(from + i));
         }
-        std::fill(p + count, p + padded, count > 0 ? p[count - 1] : 0.0F); // repeats do not move the maximum
-        scores = p;
     }
-    Lanes top = lanes_of(-INFINITY);
+    for (int32_t i = t.common; i < count; ++i) {
+        out[i] = by_slot[slots[i] - t.slot_begin];
+    }
+}
+
+// Scores of NQ queries to weights; these are summed in 16 lanes over ascending positions, the lanes pairwise. Several
+// queries at once, because one alone waits for its own maximum and sum.
+template <int NQ> inline void softmax(const Attend & t, int32_t query) {
+    const float * scores[NQ];
+    float * p[NQ];
+    int32_t count[NQ];
+    int32_t longest = 0;
+    for (int n = 0; n < NQ; ++n) {
+        count[n] = slots_of(t, query + n);
+        longest = std::max(longest, count[n]);
+    }
+    const int32_t padded = (longest + kLanes - 1) / kLanes * kLanes;
+    for (int n = 0; n < NQ; ++n) {
+        float * by_slot = t.scratch + static_cast<int64_t>(query + n) * kQueryScratch;
+        p[n] = by_slot + kTile;
+        scores[n] = by_slot;
+        if (t.slots != nullptr) {
+            in_order(t, query + n, by_slot, p[n]);
+            const float last = count[n] > 0 ? p[n][count[n] - 1] : 0.0F;
+            std::fill(p[n] + count[n], p[n] + padded, last); // repeats do not move the maximum
+            scores[n] = p[n];
+        }
+    }
+    Lanes top[NQ];
+    each<NQ>([&](auto n) { top[n] = lanes_of(-INFINITY); });
     for (int32_t i = 0; i < padded; i += kLanes) {
-        each<kLanes / kWide>([&](auto j) { top.v[j] = max(top.v[j], load_wide(scores + i + kWide * j)); });
+        each<NQ>([&](auto n) {
+            each<kLanes / kWide>([&](auto j) { top[n].v[j] = max(top[n].v[j], load_wide(scores[n] + i + kWide * j)); });
+        });
     }
-    const float largest = max_of(top.fold([](F8 a, F8 b) { return max(a, b); }));
+    float largest[NQ];
+    each<NQ>([&](auto n) { largest[n] = max_of(top[n].fold([](F8 a, F8 b) { return max(a, b); })); });
     for (int32_t i = 0; i < padded; i += kWide) {
-        store(p + i, exp_wide(sub(load_wide(scores + i), set1_wide(largest))));
+        each<NQ>([&](auto n) { store(p[n] + i, exp_wide(sub(load_wide(scores[n] + i), set1_wide(largest[n])))); });
     }
-    std::fill(p + count, p + padded, 0.0F);
-    Lanes total = lanes_of(0.0F);
+    for (int n = 0; n < NQ; ++n) {
+        std::fill(p[n] + count[n], p[n] + padded, 0.0F);
+    }
+    Lanes total[NQ];
+    each<NQ>([&](auto n) { total[n] = lanes_of(0.0F); });
     for (int32_t i = 0; i < padded; i += kLanes) {
-        each<kLanes / kWide>([&](auto j) { total.v[j] = add(total.v[j], load_wide(p + i + kWide * j)); });
+        each<NQ>([&](auto n) {
+            each<kLanes / kWide>([&](auto j) { total[n].v[j] = add(total[n].v[j], load_wide(p[n] + i + kWide * j)); });
+        });
     }
-    t.out[query][0] = count > 0 ? largest : -INFINITY;
-    t.out[query][1] = sum(total.fold([](F8 a, F8 b) { return add(a, b); }));
+    each<NQ>([&](auto n) {
+        float * out = t.out[query + n];
+        out[0] = count[n] > 0 ? largest[n] : -INFINITY;
+        out[1] = sum(total[n].fold([](F8 a, F8 b) { return add(a, b); }));
+    });
+}
+
+// N at a time, of the rest N - 1, ...
+template <int N> inline void softmax_from(const Attend & t, int32_t query) {
+    for (; query + N <= t.n_queries; query += N) {
+        softmax<N>(t, query);
+    }
+    if constexpr (N > 1) {
+        softmax_from<N - 1>(t, query);
+    }
 }
 
 // How many positions lie in the same slots for all queries: a tree's rows share the committed ones.
@@ -206,19 +256,21 @@ inline int32_t common_positions(const Attend & t) {
         if (slots == t.slots[query - 1]) {
             continue;
         }
-        common = static_cast<int32_t>(std::mismatch(slots, slots + most, t.slots[0]).first - slots);
+        common =
+            static_cast<int32_t>(std::mismatch(slots + t.common, slots + most, t.slots[0] + t.common).first - slots);
     }
     return common;
 }
 
 template <Cache C> void attend_cache(const Attend & t) {
     for (int32_t query = 0; query < t.n_queries; ++query) { // side by side: all at constant distances from one address
-        std::copy_n(t.q[query], t.head_dim, t.scratch + static_cast<int64_t>(query) * kQueryScratch + kTile + kChunk);
+        float * to = t.scratch + static_cast<int64_t>(query) * kQueryScratch + kTile + kChunk;
+        for (int32_t i = 0; i < t.head_dim; i += kWide) {
+            store(to + i, load_wide(t.q[query] + i));
+        }
     }
     by_queries(0, t.n_queries, [&](auto n, int32_t query) { scores_from<C, n>(t, t.slot_begin, query); });
-    for (int32_t query = 0; query < t.n_queries; ++query) {
-        softmax_query(t, query);
-    }
+    softmax_from<kTogether>(t, 0);
     const auto weigh = [&](const Span & span, int32_t first, int32_t count) {
         by_queries(first, count, [&](auto n, int32_t query) { values_from<C, n>(t, span, 0, query); });
     };

@@ -84,8 +84,9 @@ struct Attend {
     int32_t n_queries = 0;
     const int32_t * const * slots = nullptr; // per query its slots in order of position; null = slot_begin .. slot_end
     const int32_t * n_slots = nullptr; // per query, 0..kChunk, one for the same slots; not read when `slots` is null
-    float * const * out = nullptr;     // per query: maximum, sum, from kPartial on the weighted values [head_dim]
-    float * scratch = nullptr;         // [n_queries][kQueryScratch]
+    int32_t common = 0; // with `slots`: of every query so many of the first lie in the same slots, one after the other
+    float * const * out = nullptr; // per query: maximum, sum, from kPartial on the weighted values [head_dim]
+    float * scratch = nullptr;     // [n_queries][kQueryScratch]
 };
 
 struct Kernels {

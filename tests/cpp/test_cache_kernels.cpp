@@ -65,11 +65,17 @@ struct Case {
         }
     }
 
-    // Each kGroup queries are a row of a tree: `shared` slots that all rows see, then up to three of their own.
-    void as_tree(int32_t shared, std::mt19937 & rng) {
+    // Each kGroup queries are a row of a tree: `shared` slots that all rows see, then up to three of their own. The
+    // shared ones lie anywhere, or from `first_slot` on one after the other.
+    void as_tree(int32_t shared, std::mt19937 & rng, int32_t first_slot = -1) {
         std::vector<int32_t> any(kHeldSlots);
         std::iota(any.begin(), any.end(), 0);
-        std::shuffle(any.begin(), any.end(), rng);
+        if (first_slot < 0) {
+            std::shuffle(any.begin(), any.end(), rng);
+        } else {
+            std::rotate(any.begin(), any.begin() + first_slot, any.end());
+            std::shuffle(any.begin() + shared, any.end(), rng);
+        }
         for (int32_t first = 0; first < queries(); first += kGroup) {
             const int32_t row = first / kGroup;
             std::vector<int32_t> seen(any.begin(), any.begin() + shared);
@@ -87,7 +93,7 @@ struct Case {
 };
 
 // Partial results [query][kPartial + dim] of queries [first, first + count).
-std::vector<float> attended(const Kernels & kernels, const Case & c, int32_t first, int32_t count) {
+std::vector<float> attended(const Kernels & kernels, const Case & c, int32_t first, int32_t count, int32_t common = 0) {
     const std::size_t bytes = static_cast<std::size_t>(kHeldSlots / kSlots) * group_bytes(c.cache, c.dim);
     std::vector<uint8_t> k(bytes), v(bytes);
     for (int32_t s = 0; s < kHeldSlots; ++s) {
@@ -115,6 +121,7 @@ std::vector<float> attended(const Kernels & kernels, const Case & c, int32_t fir
     t.n_queries = count;
     t.slots = slots.data();
     t.n_slots = c.n_slots.data() + first;
+    t.common = common;
     t.out = to.data();
     t.scratch = scratch.data();
     kernels.attend(t);
@@ -197,6 +204,28 @@ TEST(rows_of_a_tree_attend_alike_alone_and_in_company) {
                         CHECK(std::memcmp(mine, alone.data(), 2 * sizeof(float)) == 0);
                         CHECK(std::memcmp(mine + kPartial, alone.data() + kPartial,
                                           static_cast<std::size_t>(dim) * sizeof(float)) == 0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST(committed_slots_in_order_attend_as_those_that_lie_anywhere) {
+    std::mt19937 rng(7);
+    for (const Cache cache : kCaches) {
+        for (const int32_t shared : {1, 15, 16, 37, 100}) {
+            for (const int32_t first : {0, 5}) {
+                Case c(cache, 64, 29, 60, rng);
+                c.as_tree(shared, rng, first);
+                for (const Kernels * table : tables()) {
+                    const std::vector<float> known = attended(*table, c, 0, c.queries(), shared);
+                    const std::vector<float> unknown = attended(*table, c, 0, c.queries());
+                    for (int32_t i = 0; i < c.queries(); ++i) {
+                        const std::ptrdiff_t at = i * (kPartial + c.dim);
+                        CHECK(std::memcmp(known.data() + at, unknown.data() + at, 2 * sizeof(float)) == 0);
+                        CHECK(std::memcmp(known.data() + at + kPartial, unknown.data() + at + kPartial,
+                                          64 * sizeof(float)) == 0);
                     }
                 }
             }

@@ -108,7 +108,7 @@ Forward::Share Forward::share(int32_t n, int32_t thread) const {
             static_cast<int32_t>(int64_t{n} * (thread + 1) / threads)};
 }
 
-// How many of n things a thread takes at a time.
+// How many of n things a thread takes at a time, at least.
 int32_t Forward::piece(int32_t n) const { return std::max(1, n / (kPieces * workers_.size())); }
 
 void Forward::gemm(const Matrix & m, const kernels::Activations & a, Share panels, float * out, int64_t ldo,

@@ -135,6 +135,7 @@ void Forward::attend_rows(int32_t layer, int32_t head, int32_t chunk, int32_t fi
         t.slot_end = (in_->committed + rows_ + kernels::kSlots - 1) / kernels::kSlots * kernels::kSlots;
         t.slots = s.slots.data();
         t.n_slots = s.n_slots.data();
+        t.common = std::clamp(in_->committed - chunk * kernels::kChunk, 0, kernels::kChunk);
     }
     t.q = s.q.data();
     t.n_queries = static_cast<int32_t>(n);

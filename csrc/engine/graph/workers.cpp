@@ -87,8 +87,8 @@ int32_t Workers::take(int64_t owner, int32_t share, int32_t piece) {
     uint64_t seen = count.load(std::memory_order_relaxed);
     for (;;) {
         const auto taken = seen >> 32 == phase >> 32 ? static_cast<int32_t>(seen & UINT32_MAX) : 0;
-        if (taken >= share || count.compare_exchange_weak(seen, phase | static_cast<uint32_t>(taken + piece),
-                                                          std::memory_order_relaxed)) {
+        const auto after = static_cast<uint32_t>(taken + step_of(share - taken, piece));
+        if (taken >= share || count.compare_exchange_weak(seen, phase | after, std::memory_order_relaxed)) {
             return taken;
         }
     }

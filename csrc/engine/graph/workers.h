@@ -41,9 +41,9 @@ class Workers {
     // All threads of the running job come here before any goes on.
     void barrier();
 
-    // Calls f(begin, end) for pieces of [0, n): a thread takes its even share front to back, then what others have not
-    // begun of theirs, so that a thread whose processor is slower or busy does not hold up the rest. Every thread of
-    // the job calls it, once between two barriers.
+    // Calls f(begin, end) for pieces of [0, n), half of what is left at a time and no less than `piece`: a thread takes
+    // its even share front to back, then what others have not begun of theirs, so that a thread whose processor is
+    // slower or busy does not hold up the rest. Every thread of the job calls it, once between two barriers.
     template <typename F> void spread(int32_t n, int32_t thread, int32_t piece, F && f) {
         const int32_t threads = size();
         if (threads == 1) {
@@ -55,13 +55,15 @@ class Workers {
             const auto begin = static_cast<int32_t>(n * owner / threads);
             const auto end = static_cast<int32_t>(n * (owner + 1) / threads);
             for (int32_t at; (at = begin + take(owner, end - begin, piece)) < end;) {
-                f(at, std::min(at + piece, end));
+                f(at, std::min(at + step_of(end - at, piece), end));
             }
         }
     }
 
   private:
     using Call = void (*)(void *, int32_t);
+    // A call of a kernel has a beginning and an end that bring nothing, so pieces are large first and small at the end.
+    static int32_t step_of(int32_t rest, int32_t piece) { return std::max(piece, rest / 2); }
     void start(Call call, void * data);
     int32_t take(int64_t owner, int32_t share, int32_t piece);
     void finish();

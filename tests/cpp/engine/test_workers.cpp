@@ -2,6 +2,7 @@
 #include "check.h"
 #include "engine/graph/workers.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -45,19 +46,31 @@ TEST(others_take_over_from_a_thread_that_is_held_up) {
     std::atomic<int32_t> done{0};
     std::atomic<bool> waited_in_vain{false};
     workers.run([&](int32_t thread) {
-        workers.spread(40, thread, 1, [&](int32_t begin, int32_t) {
-            for (int64_t turn = 0; begin == 0 && done < 39; ++turn) { // held up in the first piece
+        workers.spread(40, thread, 1, [&](int32_t begin, int32_t end) {
+            for (int64_t turn = 0; begin == 0 && done < 40 - (end - begin); ++turn) { // held up in the first piece
                 std::this_thread::yield();
                 if (turn > 100'000'000) {
                     waited_in_vain = true;
                     break;
                 }
             }
-            ++done;
+            done += end - begin;
         });
     });
     CHECK(done == 40);
     CHECK(!waited_in_vain);
+}
+
+TEST(pieces_are_half_of_what_is_left) {
+    Workers workers(2);
+    std::atomic<int32_t> wrong{0};
+    workers.run([&](int32_t thread) {
+        workers.spread(80, thread, 3, [&](int32_t begin, int32_t end) {
+            const int32_t left = (begin < 40 ? 40 : 80) - begin;
+            wrong += end - begin != std::min(std::max(3, left / 2), left) ? 1 : 0;
+        });
+    });
+    CHECK(wrong == 0);
 }
 
 // The next job comes at any time: before the threads have seen that they may sleep, while they fall asleep, after it.
