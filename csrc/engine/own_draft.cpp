@@ -1,5 +1,6 @@
 // A drafter on our own graph. Of a target there it uses the threads, and the embedding and head where its file has
-// none; beside a target on llama.cpp it has threads of its own, and a packed copy of the tables that it borrows.
+// none; beside a target on llama.cpp it runs on llama.cpp's threads and has a packed copy of the tables that it
+// borrows.
 #include "engine/draft_backend.h"
 
 #include "engine/backend.h"
@@ -29,8 +30,7 @@ class OwnDraft final : public DraftBackend {
         } else {
             const auto & llama = dynamic_cast<LlamaTarget &>(target.backend());
             f32 = llama.f32_cache();
-            target_threads_ = &llama.threads();
-            own_workers_ = std::make_unique<graph::Workers>(options.n_threads);
+            own_workers_ = std::make_unique<graph::Workers>(llama.threads(), options.n_threads);
             workers_ = own_workers_.get();
         }
         cache_ = std::make_unique<graph::KvCache>(spec_.n_layer, spec_.n_head_kv, spec_.head_dim, options.n_ctx,
@@ -54,7 +54,6 @@ class OwnDraft final : public DraftBackend {
 
     void inject(const float * features, int32_t /*first*/, int32_t n, int32_t position) override {
         place(n, position);
-        make_way();
         forward_->multiply(weights_->draft.fc, features, n, fused_.data());
         forward_->norm_rows(fused_.data(), n, spec_.n_embd, weights_->draft.fc_norm);
         forward_->inject(rows_, fused_.data());
@@ -65,16 +64,12 @@ class OwnDraft final : public DraftBackend {
         int32_t tokens[graph::kMaxRows];
         std::fill_n(tokens, rows, info_.mask_token);
         tokens[0] = anchor;
-        make_way();
         forward_->embed(embedding_, {tokens, static_cast<std::size_t>(rows)});
         forward_->run(rows_, {});
         forward_->head(output_, rows - n_draft, n_draft,
                        false); // the slot of an anchor that proposes nothing needs no logits
         out.resize(n_draft);
         out.resize(markov_->run(*forward_, anchor, n_draft, enough, out.ids, out.values, out.confidence));
-        if (own_workers_) { // the target's threads are next; sleeping between a block's jobs too costs it 0.04 ms
-            own_workers_->rest();
-        }
     }
 
     void drop(int32_t /*n_past*/) override {} // slots behind the last position are written anew
@@ -87,17 +82,6 @@ class OwnDraft final : public DraftBackend {
     void clear() override { first_ = end_ = 0; }
 
   private:
-    // llama.cpp's threads poll for their next graph on the processors that ours are about to use. Measured on a Xeon
-    // (Granite Rapids by its caches), 2 cores, default pair, whole rounds interleaved: blocks of 1, 4, 7
-    // take 1.1, 1.4, 1.5 ms on two threads, 2.0, 2.4, 2.5 ms on one (llama.cpp's drafter: 2.0, 5.1, 8.2 ms). With and
-    // without the pause the block and the verify behind it (14 to 36 ms) take the same within 1%: waking the pool costs
-    // nothing that shows there. Without it an idle machine polls for 0.4 to 0.9 s behind a draft.
-    void make_way() {
-        if (target_threads_ != nullptr) {
-            target_threads_->pause();
-        }
-    }
-
     void place(int32_t n, int32_t position) {
         rows_.count = n;
         rows_.committed = position - first_;
@@ -110,8 +94,7 @@ class OwnDraft final : public DraftBackend {
 
     const DrafterInfo & info_;
     graph::ModelSpec spec_;
-    ThreadPool * target_threads_ = nullptr;       // of a target on llama.cpp
-    std::unique_ptr<graph::Workers> own_workers_; // beside a target on llama.cpp; else the target's are used
+    std::unique_ptr<graph::Workers> own_workers_; // beside a target on llama.cpp, on its threads; else the target's
     graph::Workers * workers_ = nullptr;
     graph::Matrix embedding_, output_; // the file's or the target's
     std::unique_ptr<graph::KvCache> cache_;

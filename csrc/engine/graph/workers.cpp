@@ -2,6 +2,7 @@
 
 #include "engine/error.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <system_error>
@@ -37,10 +38,14 @@ template <typename Done> void spin_until(int32_t spins, Done && done) {
     }
 }
 
+int32_t patience(int32_t n_threads) {
+    return n_threads <= static_cast<int32_t>(std::thread::hardware_concurrency()) ? kPatient : kShared;
+}
+
 } // namespace
 
 Workers::Workers(int32_t n_threads)
-    : spins_(n_threads <= static_cast<int32_t>(std::thread::hardware_concurrency()) ? kPatient : kShared),
+    : spins_(patience(n_threads)), most_(n_threads), size_(n_threads),
       taken_(std::make_unique<Taken[]>(static_cast<std::size_t>(n_threads))) {
     try {
         for (int32_t i = 1; i < n_threads; ++i) {
@@ -52,6 +57,10 @@ Workers::Workers(int32_t n_threads)
         throw BackendError("cannot start " + std::to_string(n_threads) + " threads (" + why + "). Ask for fewer (-t)");
     }
 }
+
+Workers::Workers(Team & team, int32_t n_threads)
+    : spins_(patience(std::min(n_threads, team.size()))), most_(std::min(n_threads, team.size())), team_(&team),
+      size_(most_), taken_(std::make_unique<Taken[]>(static_cast<std::size_t>(most_))) {}
 
 Workers::~Workers() { stop(); }
 
@@ -65,12 +74,24 @@ void Workers::stop() {
     threads_.clear();
 }
 
+void Workers::run_on_team(Call call, void * data) {
+    call_ = call;
+    data_ = data;
+    phase_.store(phase_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    const auto enter = [](void * workers, int32_t thread, int32_t threads) {
+        auto & self = *static_cast<Workers *>(workers);
+        self.size_.store(threads, std::memory_order_relaxed); // all store the same
+        self.call_(self.data_, thread);
+    };
+    team_->run(most_, enter, this);
+    size_.store(most_, std::memory_order_relaxed);
+}
+
 void Workers::start(Call call, void * data) {
     call_ = call;
     data_ = data;
     running_.store(static_cast<int32_t>(threads_.size()), std::memory_order_relaxed);
     phase_.store(phase_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    resting_.store(false, std::memory_order_relaxed);
     job_.fetch_add(1, std::memory_order_release);
     job_.notify_all();
 }
@@ -95,7 +116,7 @@ int32_t Workers::take(int64_t owner, int32_t share, int32_t piece) {
 }
 
 void Workers::barrier() {
-    const auto all = static_cast<int32_t>(threads_.size()) + 1;
+    const int32_t all = size();
     if (all == 1) {
         return;
     }
@@ -112,8 +133,7 @@ void Workers::loop(int32_t thread) {
     uint32_t seen = 0;
     for (;;) {
         const auto asleep_at = std::chrono::steady_clock::now() + kAwake;
-        while (job_.load(std::memory_order_acquire) == seen && !resting_.load(std::memory_order_relaxed) &&
-               std::chrono::steady_clock::now() < asleep_at) {
+        while (job_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < asleep_at) {
             relax();
         }
         job_.wait(seen, std::memory_order_acquire);

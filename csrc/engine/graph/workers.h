@@ -1,5 +1,6 @@
 // Threads that run one function together and meet at barriers: a forward of a small model is some hundred barriers in a
-// few milliseconds, so waiting is spinning. Between two forwards they spin for a moment only, then sleep.
+// few milliseconds, so waiting is spinning. Between two forwards they spin for a moment only, then sleep. Beside a
+// target on llama.cpp they are its threads.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/team.h"
 #include "kernels/kernels.h"
 
 namespace adaspark::graph {
@@ -17,11 +19,14 @@ class Workers {
   public:
     // The calling thread of run() is one of the `n_threads`. Throws BackendError when threads cannot be started.
     explicit Workers(int32_t n_threads);
+    // The team's threads, at most as many as it has. It must outlive the workers.
+    Workers(Team & team, int32_t n_threads);
     ~Workers();
     Workers(const Workers &) = delete;
     Workers & operator=(const Workers &) = delete;
 
-    int32_t size() const { return static_cast<int32_t>(threads_.size()) + 1; }
+    // Of the running job, else the most that a job may have.
+    int32_t size() const { return size_.load(std::memory_order_relaxed); }
 
     // Calls job(thread) on every thread, inside a session of the kernels, thread = 0 .. size() - 1, and returns when
     // all are done. The job must not throw.
@@ -30,13 +35,14 @@ class Workers {
             const kernels::Session session(kernels::kernels_best());
             (*static_cast<std::remove_reference_t<F> *>(data))(thread);
         };
+        if (team_ != nullptr) {
+            run_on_team(call, &job);
+            return;
+        }
         start(call, &job);
         call(&job, 0);
         finish();
     }
-
-    // Let the threads sleep until the next job, instead of spinning for a moment: somebody else's threads run next.
-    void rest() { resting_.store(true, std::memory_order_relaxed); }
 
     // All threads of the running job come here before any goes on.
     void barrier();
@@ -64,6 +70,7 @@ class Workers {
     using Call = void (*)(void *, int32_t);
     // A call of a kernel has a beginning and an end that bring nothing, so pieces are large first and small at the end.
     static int32_t step_of(int32_t rest, int32_t piece) { return std::max(piece, rest / 2); }
+    void run_on_team(Call call, void * data);
     void start(Call call, void * data);
     int32_t take(int64_t owner, int32_t share, int32_t piece);
     void finish();
@@ -71,11 +78,13 @@ class Workers {
     void loop(int32_t thread);
 
     int32_t spins_; // turns of waiting before others may have the processor
-    std::vector<std::thread> threads_;
+    int32_t most_;  // threads of a job
+    Team * team_ = nullptr;
+    std::vector<std::thread> threads_; // without a team
+    std::atomic<int32_t> size_;
     Call call_ = nullptr;
     void * data_ = nullptr;
     bool stopping_ = false;
-    std::atomic<bool> resting_{false};            // no job comes soon
     alignas(64) std::atomic<uint32_t> job_{0};    // number of the job to run
     alignas(64) std::atomic<int32_t> running_{0}; // threads still inside it
     alignas(64) std::atomic<int32_t> arrived_{0}; // threads at the barrier
