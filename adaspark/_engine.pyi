@@ -196,7 +196,7 @@ class Target:
 class DrafterOptions:
     def __init__(self) -> None: ...
     n_ctx: int  # tokens the drafter remembers; 0 = the target's context. A smaller one slides
-    n_threads: int  # 0 = the target's
+    n_threads: int  # 0 = the target's; beside one on llama.cpp at most as many
     n_gpu_layers: int  # -1 = all
     # "auto" | "own" | "llama": what runs the forwards. "own": our graph on the CPU, of a target there or on llama.cpp;
     # "llama": of a target there; "auto": what the target runs on, but "own" wherever it can be. DrafterError when what was

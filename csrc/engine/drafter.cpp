@@ -114,6 +114,7 @@ void Drafter::inject() {
 }
 
 const Block & Drafter::draft(int32_t anchor, int32_t n_draft, float enough) {
+    target_.check_usable(); // its threads may be the drafter's
     if (backend_->broken()) {
         throw BackendError(path_ + ": the drafter failed earlier. Load it again");
     }

@@ -74,6 +74,8 @@ class Target {
     llama_model * model() const;
     TargetBackend & backend() const { return *backend_; } // for a drafter on the same weights and threads
 
+    void check_usable() const; // throws BackendError once a forward was stopped in the middle
+
     int32_t n_past() const { return n_past_; }                  // committed tokens in the cache
     std::span<const int32_t> tokens() const { return tokens_; } // those tokens
     // Cells in use, by the backend's own count. Equals n_past() between rounds; for tests, it walks the whole cache.
@@ -115,7 +117,6 @@ class Target {
   private:
     void open(const TargetOptions & options, const LoadProgress & progress);
     template <typename Call> auto ask_vocabulary(const char * what, const Call & call) const;
-    void check_usable() const;
     void check_tree(std::span<const int32_t> tokens, std::span<const int32_t> parents) const;
 
     std::string path_;
