@@ -26,7 +26,7 @@ from adaspark.benchmark.stats import geometric_mean, spread
 COMPARISONS = {
     "compare": "Open questions",
     "compare_own": "Open questions, the whole file, our own arms",
-    "compare_own_busy": "The same in another half hour, when the machine was slower",
+    "compare_own_busy": "The whole file by an earlier revision, in a half hour when the machine was slower",
     "compare_copy": "Texts to copy from",
     "compare_copy_cut": "Texts to copy from, each reply to where it begins to loop (`--cut-loops`)",
     "compare_llama_kernels": "Open questions, our arms on llama.cpp's kernels (`--kernels llama`)",

@@ -85,9 +85,10 @@ _builds: dict[str, ModuleType] = {}  # by file: a file is loaded once
 def load_engine(path: str | None) -> ModuleType:
     """``adaspark._engine``, or another build of it that takes its place in this process."""
     current = importlib.import_module(NAME)
-    _builds.setdefault(str(current.__file__), current)
+    _builds.setdefault(str(Path(str(current.__file__)).resolve()), current)
     if path is None:
         return current
+    path = str(Path(path).resolve())
     if path not in _builds:
         # pybind11 hands out the module that it made for a name before, whatever the file.
         spec = importlib.util.spec_from_file_location(f"adaspark {path}._engine", path)

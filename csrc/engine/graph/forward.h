@@ -19,7 +19,7 @@ inline constexpr int32_t kMaxRows = 64;    // rows of one forward: what a row se
 inline constexpr int32_t kAttendRows = 16; // rows whose attention is worked out together: bounds the partial results
 inline constexpr int32_t kUnit = kernels::kBlock / kernels::kColumns; // panels that fill one block of int8 activations
 inline constexpr int32_t kPieces = 6; // of a thread's share, the smallest: what one that is done early can take over
-inline constexpr int32_t kUnitsAtOnce = 8; // of the feed-forward: their inner rows stay in the first cache
+inline constexpr int32_t kUnitsAtOnce = 8; // of the feed-forward: up to 16 rows of them stay in the first cache
 inline constexpr int32_t kTailSlots =
     kernels::kChunk + kMaxRows; // slots of a row in chunks not wholly committed, at most
 
